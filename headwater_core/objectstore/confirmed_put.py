@@ -39,7 +39,9 @@ def put_all_confirmed(store: ObjectStore, objects: Sequence[NewObject], digests:
             raise SourceChanged(f"{each.key}: {digest} was scanned, {found} was sent")
 
 
-def complete_confirmed(growing: GrowingObject, store: ObjectStore, rest: bytes, size_bytes: int, digest: str) -> None:
+def complete_confirmed(
+    growing: GrowingObject, store: ObjectStore, rest: bytes | bytearray | memoryview, size_bytes: int, digest: str
+) -> None:
     """Complete an object that grew, whose whole content has this length and digest; `rest` is what was not sent of it.
 
     A time-out, a taken key and an upload that is gone are read back: a retried request may have refused its own success. May be repeated.

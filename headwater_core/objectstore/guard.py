@@ -33,6 +33,10 @@ class GuardedStore:
     def part_bytes_min(self) -> int:
         return self._inner.part_bytes_min
 
+    @property
+    def keeps_metadata(self) -> bool:
+        return self._inner.keeps_metadata
+
     def put(self, key: str, data: BinaryIO, *, size_bytes: int, form: ObjectForm = PLAIN) -> str:
         with self._guard():
             return self._inner.put(key, data, size_bytes=size_bytes, form=form)

@@ -150,6 +150,11 @@ class ObjectStore(Protocol):
         """Least size of every part but the last, where an object is sent in parts of the caller's choice."""
         ...
 
+    @property
+    def keeps_metadata(self) -> bool:
+        """Is user metadata as safe as the object's bytes, in copies of the store too? Else it is for people alone."""
+        ...
+
     def put(self, key: str, data: BinaryIO, *, size_bytes: int, form: ObjectForm = PLAIN) -> str:
         """Create `key` from exactly `size_bytes` bytes read from `data`'s position on; return the digest of what was sent
         ("crc64nvme:<16 hex>"), which the store has confirmed where it can.

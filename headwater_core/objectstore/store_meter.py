@@ -123,6 +123,10 @@ class MeteredStore:
     def part_bytes_min(self) -> int:
         return self._inner.part_bytes_min
 
+    @property
+    def keeps_metadata(self) -> bool:
+        return self._inner.keeps_metadata
+
     def put(self, key: str, data: BinaryIO, *, size_bytes: int, form: ObjectForm = PLAIN) -> str:
         with self._call("put") as call:
             digest = self._inner.put(key, data, size_bytes=size_bytes, form=form)

@@ -91,6 +91,9 @@ class BatchWalk:
     end_offset  only batches wholly below this offset are yielded. What follows the batch that ends right below it is not
                 read: the tail of an active segment may be torn.
     ahead       may verify and pass the next batches itself; they are not yielded
+    after       last offset and leader epoch of what comes before, where this continues another walk; -1 each for none
+
+    Bytes in memory are source[start:end] as they are: the first of them is at position `start`.
 
     Yields (position, header fields in BatchHeader's order); plain tuples, because this loop meets every 200 bytes of
     some logs. Raises TruncatedData when the last batch runs past `end` or zeros begin there (preallocated or torn),
@@ -107,9 +110,10 @@ class BatchWalk:
         where: str,
         end_offset: int | None = None,
         ahead: Ahead | None = None,
+        after: tuple[int, int] = (-1, -1),
     ) -> None:
-        self._ahead = ahead
-        self._window = _Whole(source, end, where) if isinstance(source, memoryview) else _Window(source, start, end, where)
+        self._ahead, self._after = ahead, after
+        self._window = _Whole(source, start, end, where) if isinstance(source, memoryview) else _Window(source, start, end, where)
         self._start, self._end, self._where = start, end, where
         self._end_offset = OFFSET_MAX + 2 if end_offset is None else end_offset  # beyond any offset that fits its field
         self._digest = 0
@@ -118,7 +122,7 @@ class BatchWalk:
     def __iter__(self) -> Iterator[tuple[int, tuple[int, ...]]]:
         window, where, position, end, end_offset = self._window, self._where, self._start, self._end, self._end_offset
         view, unpack, ahead = window.view, HEADER.unpack_from, self._ahead
-        last_offset = last_epoch = -1
+        last_offset, last_epoch = self._after
         while position < end and last_offset + 1 < self._end_offset:
             at = position - window.start
             if at + HEADER_BYTES > window.filled:
@@ -227,12 +231,12 @@ class _Window:
 class _Whole(_Window):
     """The same for bytes that are all in memory: nothing is ever read."""
 
-    def __init__(self, content: memoryview, end: int, where: str) -> None:
+    def __init__(self, content: memoryview, start: int, end: int, where: str) -> None:
         self._where = where
-        self.view = content[:end]
-        self.start, self.filled = 0, len(self.view)
-        if self.filled < end:
-            raise SourceChanged(f"{where} ends at byte {self.filled}, {end} were there")
+        self.view = content[: end - start]
+        self.start, self.filled = start, len(self.view)
+        if self.filled < end - start:
+            raise SourceChanged(f"{where} ends at byte {start + self.filled}, {end} were there")
 
     def fill(self, position: int) -> None:
-        raise too_short(self.view[position:], self._where, position)
+        raise too_short(self.view[position - self.start :], self._where, position)

@@ -55,18 +55,21 @@ static PyObject *pass_batches(PyObject *module, PyObject *args)
 PyDoc_STRVAR(take_frames_doc, "take_frames(frames, at, end, run) -> (at, bytes of run that were filled, batches)\n\n"
                               "See segments.stretch. Raises ValueError for places outside of the buffer.");
 
-static PyObject *take_frames(PyObject *module, PyObject *args)
+PyDoc_STRVAR(take_id_frames_doc, "take_id_frames(frames, at, end, run, first_id) -> (at, bytes of run that were filled, batches)\n\n"
+                                 "See segments.stretch. Raises ValueError for places outside of the buffer.");
+
+static PyObject *take(PyObject *args, int with_ids)
 {
-    (void)module;
     Py_buffer frames, run;
-    long long from, to;
-    if (!PyArg_ParseTuple(args, "y*LLw*", &frames, &from, &to, &run))
+    long long from, to, first_id = -1;
+    if (with_ids ? !PyArg_ParseTuple(args, "y*LLw*L", &frames, &from, &to, &run, &first_id)
+                 : !PyArg_ParseTuple(args, "y*LLw*", &frames, &from, &to, &run))
         return NULL;
     int64_t at = from, filled = 0, count = 0;
-    int is_inside = 0 <= from && from <= to && to <= frames.len;
+    int is_inside = 0 <= from && from <= to && to <= frames.len && (!with_ids || first_id >= 0);
     if (is_inside) {
         Py_BEGIN_ALLOW_THREADS
-        count = take_framed(frames.buf, &at, to, run.buf, &filled, run.len);
+        count = take_framed(frames.buf, &at, to, run.buf, &filled, run.len, first_id);
         Py_END_ALLOW_THREADS
     } else {
         PyErr_Format(PyExc_ValueError, "bytes %lld to %lld of %zd", from, to, frames.len);
@@ -74,6 +77,18 @@ static PyObject *take_frames(PyObject *module, PyObject *args)
     PyBuffer_Release(&frames);
     PyBuffer_Release(&run);
     return is_inside ? Py_BuildValue("(LLL)", (long long)at, (long long)filled, (long long)count) : NULL;
+}
+
+static PyObject *take_frames(PyObject *module, PyObject *args)
+{
+    (void)module;
+    return take(args, 0);
+}
+
+static PyObject *take_id_frames(PyObject *module, PyObject *args)
+{
+    (void)module;
+    return take(args, 1);
 }
 
 PyDoc_STRVAR(batch_lengths_doc, "batch_lengths(run, at, end, lengths) -> (at, how many)\n\n"
@@ -100,16 +115,21 @@ static PyObject *batch_lengths(PyObject *module, PyObject *args)
 PyDoc_STRVAR(put_frames_doc, "put_frames(run, lead, lengths, frames) -> how many bytes of frames were filled\n\n"
                              "See segments.stretch. Raises ValueError for lengths that are not of these bytes.");
 
-static PyObject *put_frames(PyObject *module, PyObject *args)
+PyDoc_STRVAR(put_id_frames_doc, "put_id_frames(run, lead, lengths, frames, first_id) -> how many bytes of frames were filled\n\n"
+                                "See segments.stretch. Raises ValueError for lengths that are not of these bytes.");
+
+static PyObject *put(PyObject *args, int with_ids)
 {
-    (void)module;
     Py_buffer run, lengths, frames;
-    long long lead;
-    if (!PyArg_ParseTuple(args, "y*Ly*w*", &run, &lead, &lengths, &frames))
+    long long lead, first_id = -1;
+    if (with_ids ? !PyArg_ParseTuple(args, "y*Ly*w*L", &run, &lead, &lengths, &frames, &first_id)
+                 : !PyArg_ParseTuple(args, "y*Ly*w*", &run, &lead, &lengths, &frames))
         return NULL;
     int64_t filled;
     Py_BEGIN_ALLOW_THREADS
-    filled = put_framed(run.buf, run.len, lead, lengths.buf, lengths.len / (Py_ssize_t)sizeof(int32_t), frames.buf, frames.len);
+    filled = with_ids && first_id < 0 ? -1
+                                      : put_framed(run.buf, run.len, lead, lengths.buf, lengths.len / (Py_ssize_t)sizeof(int32_t),
+                                                   frames.buf, frames.len, first_id);
     Py_END_ALLOW_THREADS
     if (filled < 0)
         PyErr_Format(PyExc_ValueError, "%zd lengths after %lld bytes are not those of %zd bytes", lengths.len / 4, lead, run.len);
@@ -119,11 +139,25 @@ static PyObject *put_frames(PyObject *module, PyObject *args)
     return filled < 0 ? NULL : PyLong_FromLongLong((long long)filled);
 }
 
+static PyObject *put_frames(PyObject *module, PyObject *args)
+{
+    (void)module;
+    return put(args, 0);
+}
+
+static PyObject *put_id_frames(PyObject *module, PyObject *args)
+{
+    (void)module;
+    return put(args, 1);
+}
+
 static PyMethodDef methods[] = {
     {"batch_lengths", batch_lengths, METH_VARARGS, batch_lengths_doc},
     {"put_frames", put_frames, METH_VARARGS, put_frames_doc},
+    {"put_id_frames", put_id_frames, METH_VARARGS, put_id_frames_doc},
     {"pass_batches", pass_batches, METH_VARARGS, pass_batches_doc},
     {"take_frames", take_frames, METH_VARARGS, take_frames_doc},
+    {"take_id_frames", take_id_frames, METH_VARARGS, take_id_frames_doc},
     {NULL, NULL, 0, NULL},
 };
 

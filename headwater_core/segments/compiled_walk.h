@@ -231,17 +231,20 @@ static void walk_batches(Stretch *stretch, const uint8_t *buffer, int64_t end, i
 /* -- frames -------------------------------------------------------------------------------------------------------- */
 
 /* Copies whole batches out of their frames, uint32 length and batch, as far as they lie in frames[*at:end] and fit to[*to_at:to_end];
-   returns how many. A frame that is not as long as the batch in it says stops it. layouts/blocks/block_stream.py is the reference. */
-static int64_t take_framed(const uint8_t *frames, int64_t *at, int64_t end, uint8_t *to, int64_t *to_at, int64_t to_end)
+   returns how many. A frame that is not as long as the batch in it says stops it. With `first_id` >= 0 a uint64 id follows each length,
+   which must count up from it. layouts/frame_stream.py is the reference. */
+static int64_t take_framed(const uint8_t *frames, int64_t *at, int64_t end, uint8_t *to, int64_t *to_at, int64_t to_end, int64_t first_id)
 {
-    int64_t count = 0;
-    while (end - *at >= 4 + LENGTH_FROM) {
+    int64_t count = 0, frame_bytes = first_id < 0 ? 4 : 12;
+    while (end - *at >= frame_bytes + LENGTH_FROM) {
         int64_t size = get_u32(frames + *at);
-        if (size != (int64_t)get_i32(frames + *at + 4 + LENGTH_FROM - 4) + LENGTH_FROM || size < HEADER_BYTES || size > end - *at - 4
-            || size > to_end - *to_at)
+        if (size != (int64_t)get_i32(frames + *at + frame_bytes + LENGTH_FROM - 4) + LENGTH_FROM || size < HEADER_BYTES
+            || size > end - *at - frame_bytes || size > to_end - *to_at)
             break;
-        memcpy(to + *to_at, frames + *at + 4, (size_t)size);
-        *at += 4 + size;
+        if (first_id >= 0 && (uint64_t)get_i64(frames + *at + 4) != (uint64_t)first_id + (uint64_t)count)
+            break;
+        memcpy(to + *to_at, frames + *at + frame_bytes, (size_t)size);
+        *at += frame_bytes + size;
         *to_at += size;
         count++;
     }
@@ -264,10 +267,12 @@ static int64_t batch_lengths_of(const uint8_t *run, int64_t *at, int64_t end, in
 }
 
 /* Copies run[:size], of which `lead` bytes continue a batch, with a frame before each of the batches; returns how many bytes that makes,
-   or -1 where `to` has no room for them, or the lengths are not of these bytes. */
-static int64_t put_framed(const uint8_t *run, int64_t size, int64_t lead, const int32_t *lengths, int64_t count, uint8_t *to, int64_t room)
+   or -1 where `to` has no room for them, or the lengths are not of these bytes. With `first_id` >= 0 frames have ids that count up from it. */
+static int64_t put_framed(const uint8_t *run, int64_t size, int64_t lead, const int32_t *lengths, int64_t count, uint8_t *to, int64_t room,
+                          int64_t first_id)
 {
-    if (lead < 0 || lead > size || count < 0 || size + 4 * count > room)
+    int64_t frame_bytes = first_id < 0 ? 4 : 12;
+    if (lead < 0 || lead > size || count < 0 || size + frame_bytes * count > room)
         return -1;
     memcpy(to, run, (size_t)lead);
     int64_t at = lead, filled = lead;
@@ -278,8 +283,10 @@ static int64_t put_framed(const uint8_t *run, int64_t size, int64_t lead, const 
             return -1;
         for (int byte = 0; byte < 4; byte++)
             to[filled + byte] = (uint8_t)(length >> 8 * (3 - byte));
-        memcpy(to + filled + 4, run + at, (size_t)here);
-        filled += 4 + here;
+        for (int byte = 0; first_id >= 0 && byte < 8; byte++)
+            to[filled + 4 + byte] = (uint8_t)(((uint64_t)first_id + (uint64_t)number) >> 8 * (7 - byte));
+        memcpy(to + filled + frame_bytes, run + at, (size_t)here);
+        filled += frame_bytes + here;
         at += here;
     }
     return at == size ? filled : -1;

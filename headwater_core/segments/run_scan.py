@@ -1,8 +1,11 @@
 """The one pass over a run before it is uploaded: verify everything, learn everything an archive must know."""
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
+
+from awscrt.checksums import crc64nvme
 
 from headwater_core.epochs import EpochStart
 from headwater_core.errors import UnsupportedFormat
@@ -14,7 +17,7 @@ from headwater_core.segments.runindex import RunIndex
 from headwater_core.segments.stretch import NO_END_OFFSET, Stretch, pass_batches
 from headwater_core.segments.transactions import AbortedTransaction, OpenTransaction, Transactions
 
-__all__ = ["AbortedTransaction", "OpenTransaction", "RunScan", "scan_run"]
+__all__ = ["AbortedTransaction", "GrowingScan", "OpenTransaction", "RunScan", "scan_run"]
 
 _SPARE_ROWS = 1 << 12  # how far a section of the index may grow between two points: a batch takes 61 bytes or more
 
@@ -102,14 +105,52 @@ def scan_run(
     """
     scan = _Scan(start, end_offset, open_before, where)
     walk = BatchWalk(file, start, end, where=where, end_offset=end_offset, ahead=scan.pass_plain if pass_batches is not None else None)
-    for position, fields in walk:
-        if position >= scan.next_point:
-            if scan.is_full:
-                walk.finish()
-            scan.add_point(position, fields[0])
-        if scan.add(position, fields):
-            scan.add_marker(BatchHeader(*fields), walk.batch(position, scan.end_position - position))
+    scan.follow(walk)
     return scan.result(walk.digest_to(scan.end_position)) if scan.base_offset >= 0 else None
+
+
+class GrowingScan:
+    """The scan of a run that comes in pieces, each of whole batches, in order.
+
+    open_before, where  as scan_run's
+
+    `add` raises what scan_run does; nothing may follow then.
+    """
+
+    def __init__(self, open_before: Sequence[OpenTransaction], where: str) -> None:
+        self._scan, self._where = _Scan(0, None, open_before, where), where
+        self._digest = 0
+
+    def add(self, piece: memoryview) -> None:
+        scan = self._scan
+        start = scan.end_position
+        ahead = scan.pass_plain if pass_batches is not None else None
+        scan.follow(BatchWalk(piece, start, start + len(piece), where=self._where, ahead=ahead, after=scan.last), may_end=False)
+        self._digest = crc64nvme(piece, self._digest)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all pieces."""
+        return self._scan.end_position
+
+    @property
+    def last_offset(self) -> int:
+        """-1 while there is none."""
+        return self._scan.last[0]
+
+    @property
+    def points(self) -> "array[int]":
+        """Positions in the run of the points of its index, as far as it has come."""
+        return self._scan.point_positions
+
+    @property
+    def is_full(self) -> bool:
+        """Its index has room for little more: this much, and a spare, is what one run may have."""
+        return self._scan.is_full
+
+    def result(self) -> RunScan:
+        """Of all pieces, of which there must be one."""
+        return self._scan.result(f"crc64nvme:{self._digest:016x}")
 
 
 class _Scan:
@@ -128,6 +169,25 @@ class _Scan:
         self._epochs: list[EpochStart] = []
         self._transactions = Transactions(open_before)
         self._producers = Producers()
+
+    def follow(self, walk: BatchWalk, *, may_end: bool = True) -> None:
+        """Add all that `walk` finds; with `may_end` only what the index has room for."""
+        for position, fields in walk:
+            if position >= self.next_point:
+                if may_end and self.is_full:
+                    walk.finish()
+                self.add_point(position, fields[0])
+            if self.add(position, fields):
+                self.add_marker(BatchHeader(*fields), walk.batch(position, self.end_position - position))
+
+    @property
+    def last(self) -> tuple[int, int]:
+        """The last batch's last offset and leader epoch; -1 each without one."""
+        return self._last_offset, self._leader_epoch
+
+    @property
+    def point_positions(self) -> "array[int]":
+        return self._points.positions
 
     @property
     def is_full(self) -> bool:

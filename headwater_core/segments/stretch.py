@@ -7,7 +7,16 @@ from array import array
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-__all__ = ["NO_END_OFFSET", "Stretch", "batch_lengths", "pass_batches", "put_frames", "take_frames"]
+__all__ = [
+    "NO_END_OFFSET",
+    "Stretch",
+    "batch_lengths",
+    "pass_batches",
+    "put_frames",
+    "put_id_frames",
+    "take_frames",
+    "take_id_frames",
+]
 
 NO_END_OFFSET = 2**63 - 1  # after every offset
 
@@ -62,3 +71,12 @@ try:
     from headwater_core.segments.compiled_walk import batch_lengths, put_frames, take_frames
 except ImportError:  # none, or one that was built before there were frames
     batch_lengths = put_frames = take_frames = None
+
+put_id_frames: "Callable[[memoryview, int, array[int], bytearray, int], int] | None"
+"""As put_frames, with ids in the frames that count up from the last argument."""
+take_id_frames: Callable[[memoryview, int, int, memoryview, int], tuple[int, int, int]] | None
+"""As take_frames, for frames with ids that count up from the last argument: it ends before another id."""
+try:
+    from headwater_core.segments.compiled_walk import put_id_frames, take_id_frames
+except ImportError:
+    put_id_frames = take_id_frames = None

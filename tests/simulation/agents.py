@@ -466,6 +466,10 @@ class PausingStore:
     def part_bytes_min(self) -> int:
         return self._inner.part_bytes_min
 
+    @property
+    def keeps_metadata(self) -> bool:
+        return self._inner.keeps_metadata
+
     def put(self, key: str, data: BinaryIO, *, size_bytes: int, form: ObjectForm = PLAIN) -> str:
         return self._paused("put", lambda: self._inner.put(key, data, size_bytes=size_bytes, form=form))
 

@@ -2,7 +2,6 @@
 
 import io
 import os
-import struct
 import threading
 from array import array
 from bisect import bisect_left, bisect_right
@@ -11,18 +10,16 @@ from itertools import accumulate
 from typing import BinaryIO, NamedTuple, cast
 
 from headwater_core.errors import SourceChanged
-from headwater_core.layouts.blocks.block_format import BLOCK_HEADER, BLOCK_MAGIC, FRAME, Block, pad
+from headwater_core.layouts.blocks.block_format import BLOCK_HEADER, BLOCK_MAGIC, Block, pad
 from headwater_core.objectstore.digest import Digest
 from headwater_core.objectstore.paced_file import PacedFile, PacedStream
 from headwater_core.objectstore.store import Part
+from headwater_core.segments.batch_frames import FRAME, framed, lengths_of
 from headwater_core.segments.batches import LENGTH_FROM, LENGTH_MIN
 from headwater_core.segments.run_scan import RunScan
-from headwater_core.segments.stretch import batch_lengths, put_frames
 
 WINDOW_BYTES = 1 << 20
 _LENGTH_BYTES = array("i").itemsize
-_LENGTH_MAX = 2**31 - 1
-_LENGTH = struct.Struct(">8xi")  # of a batch, what follows it
 
 
 class PlannedBlock(NamedTuple):
@@ -85,16 +82,7 @@ class Window(NamedTuple):
 
     def frames(self) -> bytes | bytearray:
         """Its bytes with a frame before each batch."""
-        content, at = self.content, self.lead
-        if put_frames is not None:
-            framed = bytearray(len(content) + FRAME.size * len(self.lengths))
-            put_frames(content, at, self.lengths, framed)
-            return framed
-        parts: list[bytes | memoryview] = [content[:at]]
-        for length in self.lengths:
-            parts += (FRAME.pack(length), content[at : at + length])
-            at += length
-        return b"".join(parts)
+        return framed(self.content, self.lead, self.lengths)
 
 
 def windows(source: RunSource, start: int, end: int, where: str) -> Iterator[Window]:
@@ -108,7 +96,7 @@ def windows(source: RunSource, start: int, end: int, where: str) -> Iterator[Win
             raise SourceChanged(f"{where} ends at byte {position}, {end} were there")
         position, filled = position + count, kept + count
         lead = min(left, filled)
-        at, found = (batch_lengths or _batch_lengths)(view, lead, filled, space)
+        at, found = lengths_of(view, lead, filled, space)
         if at + LENGTH_FROM <= filled or at - filled > end - position:
             raise SourceChanged(f"{where}, byte {position - filled + min(at, filled)}: a batch that was not there when it was scanned")
         left = left - lead + max(0, at - filled)
@@ -118,18 +106,6 @@ def windows(source: RunSource, start: int, end: int, where: str) -> Iterator[Win
         view[:kept] = bytes(view[used:filled])
     if kept:
         raise SourceChanged(f"{where} ends inside a batch")
-
-
-def _batch_lengths(run: memoryview, at: int, end: int, lengths: "array[int]") -> tuple[int, int]:
-    """As segments.stretch's, which is compiled."""
-    found = 0
-    while at + LENGTH_FROM <= end:
-        length = LENGTH_FROM + _LENGTH.unpack_from(run, at)[0]
-        if not LENGTH_FROM + LENGTH_MIN <= length <= _LENGTH_MAX:
-            break
-        lengths[found] = length
-        found, at = found + 1, at + length
-    return at, found
 
 
 class _Planner:

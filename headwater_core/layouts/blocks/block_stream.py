@@ -6,7 +6,8 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 
 from headwater_core.errors import CorruptData, TruncatedData
-from headwater_core.layouts.blocks.block_format import BLOCK_HEADER, BLOCK_MAGIC, FRAME, BlockMap, pad
+from headwater_core.layouts.blocks.block_format import BLOCK_HEADER, BLOCK_MAGIC, BlockMap, pad
+from headwater_core.segments.batch_frames import FRAME
 from headwater_core.segments.batches import LENGTH_FROM
 from headwater_core.segments.stretch import take_frames
 

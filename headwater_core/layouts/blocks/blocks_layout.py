@@ -9,7 +9,6 @@ from headwater_core.layouts.blocks.block_format import (
     BLOCK_BYTES,
     VERSION,
     BlockMap,
-    RunFacts,
     decode_block_index,
     encode_block_index,
     pad,
@@ -18,6 +17,7 @@ from headwater_core.layouts.blocks.block_maps import BlockMaps
 from headwater_core.layouts.blocks.block_source import BlockSource, RunSource, plan_blocks
 from headwater_core.layouts.blocks.block_stream import check_last_count, stream_run
 from headwater_core.layouts.offloader import NewRun, Offloaded, StoredRun
+from headwater_core.layouts.segment_metadata import RunFacts
 from headwater_core.objectstore.confirmed_put import put_all_confirmed
 from headwater_core.objectstore.digest import digest_of
 from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, NewObject, ObjectForm, ObjectStore

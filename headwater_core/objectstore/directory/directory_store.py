@@ -74,6 +74,7 @@ class DirectoryStore:
     """An archive on a file system: a disk of its own, or a network share with hard links and locks."""
 
     part_bytes_min = 0
+    keeps_metadata = False  # not every file system has attributes, and few copies
 
     def __init__(self, root: Path | str) -> None:
         self._root = Path(os.path.abspath(root))

@@ -70,6 +70,7 @@ class S3Store:
         self._part_bytes = part_bytes
         self._memory_part_bytes = min(part_bytes, _MEMORY_PART_BYTES)
         self.part_bytes_min = PART_BYTES_MIN
+        self.keeps_metadata = True
         self.progressed: Callable[[], object] = lambda: None  # called while bytes move
 
     @property

@@ -76,6 +76,10 @@ class FaultyStore:
         return self.inner.part_bytes_min
 
     @property
+    def keeps_metadata(self) -> bool:
+        return self.inner.keeps_metadata
+
+    @property
     def in_flight(self) -> int:
         """Writes that were sent and have not arrived yet. They outlive their sender."""
         return len(self._in_flight)

@@ -29,6 +29,7 @@ class MemoryStore:
 
     url = "memory:"
     part_bytes_min = 0
+    keeps_metadata = True
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()

@@ -48,6 +48,10 @@ class MeteredStore:
     def part_bytes_min(self) -> int:
         return self._inner.part_bytes_min
 
+    @property
+    def keeps_metadata(self) -> bool:
+        return self._inner.keeps_metadata
+
     def put(self, key: str, data: BinaryIO, *, size_bytes: int, form: ObjectForm = PLAIN) -> str:
         with self._counted("put", key, 0, size_bytes):
             digest = self._inner.put(key, data, size_bytes=size_bytes, form=form)

@@ -96,15 +96,18 @@ static void check_round(const uint8_t *sound, int64_t size)
 /* Frames around sound batches, damaged and cut, into a run of any size. */
 static void check_frames(const uint8_t *sound, int64_t size)
 {
-    uint8_t *frames = malloc((size_t)size * 2 + 8);
+    uint8_t *frames = malloc((size_t)size * 2 + 16);
     must(frames != NULL, "there is memory");
-    int64_t filled = 0;
+    int64_t filled = 0, first_id = below(2) ? below(INT64_MAX) : -1, id = first_id, frame_bytes = first_id < 0 ? 4 : 12;
     for (int64_t at = 0; size - at >= HEADER_BYTES && below(50);) {
         int64_t length = LENGTH_FROM + get_i32(sound + at + 8);
         if (length < HEADER_BYTES || length > size - at)
             break;
         for (int byte = 0; byte < 4; byte++)
             frames[filled++] = (uint8_t)((uint64_t)length >> 8 * (3 - byte));
+        for (int byte = 0; first_id >= 0 && byte < 8; byte++)
+            frames[filled++] = (uint8_t)((uint64_t)id >> 8 * (7 - byte));
+        id++;
         memcpy(frames + filled, sound + at, (size_t)length);
         filled += length;
         at += length;
@@ -116,19 +119,19 @@ static void check_frames(const uint8_t *sound, int64_t size)
     must(copy != NULL && run != NULL, "there is memory");
     memcpy(copy, frames, (size_t)end);
     int64_t from = below(3) ? 0 : below(end + 1), at = from, taken = 0;
-    int64_t count = take_framed(copy, &at, end, run, &taken, room);
+    int64_t count = take_framed(copy, &at, end, run, &taken, room, first_id);
     must(at >= from && at <= end && taken >= 0 && taken <= room, "it ends in both buffers");
-    must(at - from == taken + 4 * count, "each batch had a frame");
+    must(at - from == taken + frame_bytes * count, "each batch had a frame");
     free(frames);
 
     int32_t lengths[64];
     int64_t begun = below(taken + 1), ended = begun, most = below(65);
     int64_t found = batch_lengths_of(run, &ended, taken, lengths, most);
     must(found >= 0 && found <= most && ended >= begun, "lengths are counted");
-    int64_t cut = ended < taken ? ended : taken, into_bytes = cut - begun + 4 * found - (below(4) ? 0 : below(9));
+    int64_t cut = ended < taken ? ended : taken, into_bytes = cut - begun + frame_bytes * found - (below(4) ? 0 : below(9));
     uint8_t *into = malloc(into_bytes > 0 ? (size_t)into_bytes : 1);
     must(into != NULL, "there is memory");
-    int64_t filled_bytes = put_framed(run + begun, cut - begun, below(4) ? 0 : below(cut - begun + 2), lengths, found, into, into_bytes);
+    int64_t filled_bytes = put_framed(run + begun, cut - begun, below(4) ? 0 : below(cut - begun + 2), lengths, found, into, into_bytes, first_id);
     must(filled_bytes < 0 || filled_bytes <= into_bytes, "frames stay in their buffer");
     free(into);
     free(copy);

@@ -11,11 +11,13 @@ from awscrt.checksums import crc64nvme
 
 from headwater_core.errors import SourceChanged, UploadStopped
 from headwater_core.layouts.blocks import block_source
-from headwater_core.layouts.blocks.block_format import RunFacts, encode_block_index
+from headwater_core.layouts.blocks.block_format import encode_block_index
 from headwater_core.layouts.blocks.block_source import BlockSource, RunSource, plan_blocks
+from headwater_core.layouts.segment_metadata import RunFacts
 from headwater_core.layouts.testing import PARTITION, a_run, scanned
 from headwater_core.objectstore.digest import digest_of
 from headwater_core.objectstore.paced_file import paced
+from headwater_core.segments import stretch
 
 BEFORE = a_run(2, value_bytes=50, base_offset=0)
 RUN = a_run(30, base_offset=100)
@@ -79,7 +81,7 @@ def test_the_reference_makes_what_compiled_code_makes(block_bytes: int, window_b
     """A window holds a batch's header at least."""
     with patch.object(block_source, "WINDOW_BYTES", window_bytes):
         made = all_of(a_source(io.BytesIO(BEFORE + RUN), block_bytes))
-        with patch.object(block_source, "batch_lengths", None), patch.object(block_source, "put_frames", None):
+        with patch.object(stretch, "batch_lengths", None), patch.object(stretch, "put_frames", None):
             assert all_of(a_source(io.BytesIO(BEFORE + RUN), block_bytes)) == made
 
 

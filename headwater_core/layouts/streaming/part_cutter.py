@@ -1,0 +1,132 @@
+"""Cuts what was offered into the parts of a streaming object: blocks of whole entries, each of one ledger."""
+
+from array import array
+from bisect import bisect_left
+from itertools import accumulate
+from typing import NamedTuple, Protocol
+
+from headwater_core.errors import SourceChanged
+from headwater_core.layouts.streaming.offload_buffer import WINDOW_BYTES, LedgerEntries, OffloadBuffer, after, read_window
+from headwater_core.layouts.streaming.stream_format import HEADER_BYTES, StreamBlock, block_header
+from headwater_core.objectstore.digest import Digest
+from headwater_core.segments.batch_frames import ID_FRAME, framed
+from headwater_core.segments.run_scan import RunScan
+
+
+class Scan(Protocol):
+    """What is learned of the run while it is cut: a GrowingScan, or one that was made before."""
+
+    def add(self, piece: memoryview) -> None: ...
+
+    @property
+    def points(self) -> "array[int]": ...
+
+    @property
+    def is_full(self) -> bool: ...
+
+    def result(self) -> RunScan: ...
+
+
+class PartBlock(NamedTuple):
+    """A block of a part. entries: all of its ledger, one after the other."""
+
+    block: StreamBlock
+    size_bytes: int
+    entries: tuple[LedgerEntries, ...]
+
+
+class StreamPart(NamedTuple):
+    """A part as it was cut; its bytes are read again when they are sent.
+
+    start       where it begins in the object
+    checksum    of its entries' bytes, which they must have then
+    held_bytes  of the budget, until it was sent
+    """
+
+    number: int
+    start: int
+    size_bytes: int
+    blocks: tuple[PartBlock, ...]
+    checksum: int
+    held_bytes: int
+
+
+class PartCutter:
+    """One caller at a time.
+
+    parts      how many there are so far
+    blocks, positions, entry_ids  of all of these; the last two of each point of the run's index
+    """
+
+    def __init__(self, buffer: OffloadBuffer, scan: Scan, part_bytes: int, where: str) -> None:
+        self._buffer, self._scan, self._part_bytes, self._where = buffer, scan, part_bytes, where
+        self.blocks: list[StreamBlock] = []
+        self.positions, self.entry_ids = array("q"), array("q")
+        self.size_bytes = 0  # of the object
+        self._run_bytes = 0
+        self.parts = 0
+
+    @property
+    def has_part(self) -> bool:
+        """Is there enough for a part?"""
+        return self._buffer.size_bytes >= self._part_bytes
+
+    def cut(self) -> StreamPart:
+        """The next part, of what is there. Raises SourceChanged, and what the scan raises; nothing may follow then."""
+        start, blocks, digest, held_bytes = self.size_bytes, list[PartBlock](), Digest(), 0
+        while (first := self._buffer.first) is not None and self.size_bytes - start < self._part_bytes:
+            if not blocks or blocks[-1].block.ledger_id != first.ledger_id:
+                self.blocks.append(StreamBlock(first.ledger_id, first.entry_id, self.size_bytes))
+                blocks.append(PartBlock(self.blocks[-1], HEADER_BYTES, ()))
+                self.size_bytes += HEADER_BYTES
+            window = read_window(first, min(WINDOW_BYTES, self._part_bytes - (self.size_bytes - start)), self._where)
+            self._scan.add(window.content)
+            self._place(first, window.lengths)
+            digest.update(window.content)
+            rest = after(first, window)
+            held_bytes += self._buffer.replace_first(rest)
+            framed_bytes = len(window.content) + ID_FRAME.size * len(window.lengths)
+            last = blocks[-1]
+            blocks[-1] = PartBlock(last.block, last.size_bytes + framed_bytes, (*last.entries, _before(first, rest)))
+            self.size_bytes += framed_bytes
+            self._run_bytes += len(window.content)
+        self.parts += 1
+        return StreamPart(self.parts, start, self.size_bytes - start, tuple(blocks), digest.value, held_bytes)
+
+    def _place(self, first: LedgerEntries, lengths: "array[int]") -> None:
+        """Where the batches lie that are points of the run's index."""
+        ends = list(accumulate(lengths, initial=0))
+        points = self._scan.points
+        while len(self.positions) < len(points) and points[len(self.positions)] < self._run_bytes + ends[-1]:
+            point = points[len(self.positions)] - self._run_bytes
+            at = bisect_left(ends, point)
+            if point < 0 or ends[at] != point:
+                raise SourceChanged(f"{self._where}: its batches are not where they were when it was scanned")
+            self.positions.append(self.size_bytes + point + ID_FRAME.size * at)
+            self.entry_ids.append(first.entry_id + at)
+
+
+def _before(entries: LedgerEntries, rest: LedgerEntries | None) -> LedgerEntries:
+    """`entries` without `rest`."""
+    if rest is None:
+        return entries
+    content, size_bytes = entries.content, entries.size_bytes - rest.size_bytes
+    taken = content[:size_bytes] if isinstance(content, bytes) else content._replace(size_bytes=size_bytes)
+    return LedgerEntries(entries.ledger_id, entries.entry_id, taken, entries.entry_count - rest.entry_count)
+
+
+def part_content(part: StreamPart, where: str) -> bytearray:
+    """The bytes of a part. Raises SourceChanged when the entries are not what they were."""
+    made, digest = bytearray(), Digest()
+    for block, size_bytes, entries in part.blocks:
+        made += block_header(block, size_bytes)
+        for each in entries:
+            left: LedgerEntries | None = each
+            while left is not None:
+                window = read_window(left, WINDOW_BYTES, where)
+                digest.update(window.content)
+                made += framed(window.content, 0, window.lengths, left.entry_id)
+                left = after(left, window)
+    if digest.value != part.checksum or len(made) != part.size_bytes:
+        raise SourceChanged(f"{where}: the bytes changed before they were sent")
+    return made

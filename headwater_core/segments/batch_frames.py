@@ -1,0 +1,43 @@
+"""Batches in a row: how long each is, and each behind a frame, as layouts store them. Compiled code where it was built."""
+
+import struct
+from array import array
+
+from headwater_core.segments import stretch
+from headwater_core.segments.batches import LENGTH_FROM, LENGTH_MIN
+
+FRAME = struct.Struct(">I")  # bytes of the batch that follows
+ID_FRAME = struct.Struct(">iQ")  # the same, and its id
+_LENGTH_MAX = 2**31 - 1
+_LENGTH = struct.Struct(">8xi")  # of a batch, what follows it
+
+
+def lengths_of(run: memoryview, at: int, end: int, lengths: "array[int]") -> tuple[int, int]:
+    """As stretch.batch_lengths."""
+    if stretch.batch_lengths is not None:
+        return stretch.batch_lengths(run, at, end, lengths)
+    found = 0
+    while at + LENGTH_FROM <= end and found < len(lengths):
+        length = LENGTH_FROM + _LENGTH.unpack_from(run, at)[0]
+        if not LENGTH_FROM + LENGTH_MIN <= length <= _LENGTH_MAX:
+            break
+        lengths[found] = length
+        found, at = found + 1, at + length
+    return at, found
+
+
+def framed(run: memoryview, lead: int, lengths: "array[int]", first_id: int | None = None) -> bytes | bytearray:
+    """`run`, of which `lead` bytes continue a batch, with a frame before each batch: FRAME, or ID_FRAME from `first_id` on."""
+    if first_id is None and stretch.put_frames is not None:
+        made = bytearray(len(run) + FRAME.size * len(lengths))
+        stretch.put_frames(run, lead, lengths, made)
+        return made
+    if first_id is not None and stretch.put_id_frames is not None:
+        made = bytearray(len(run) + ID_FRAME.size * len(lengths))
+        stretch.put_id_frames(run, lead, lengths, made, first_id)
+        return made
+    at, parts = lead, list[bytes | memoryview]([run[:lead]])
+    for number, length in enumerate(lengths):
+        parts += (FRAME.pack(length) if first_id is None else ID_FRAME.pack(length, first_id + number), run[at : at + length])
+        at += length
+    return b"".join(parts)
