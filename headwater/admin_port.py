@@ -160,7 +160,15 @@ def open_admin_port(session: Session, logs: Logs, vitals: Vitals) -> Iterator[No
     verbs = AgentVerbs(session, lambda: vitals.scheduler)
     operations = OperationRoutes(vitals.operations, vitals.verb_threads, verbs.all())
     app = admin_app(
-        health, metrics, vitals.board, operations, SystemClock(), __version__, partial(page_facts, session, logs, vitals), topics
+        health,
+        metrics,
+        vitals.board,
+        operations,
+        SystemClock(),
+        __version__,
+        partial(page_facts, session, logs, vitals),
+        topics,
+        verbs.offload() if fleet is not None else None,
     )
     try:
         server = AdminServer(config, app, session.config.node.data_dir)

@@ -10,11 +10,13 @@ import structlog
 
 from archival.explanation import Turn
 from archival.schedule.scheduler import Scheduler
+from headwater.admin.offload_routes import OFFLOAD, OffloadArguments
 from headwater.admin.operations import RunningOperation
 from headwater.admin.verb import Rows, Verb
 from headwater.collection import FACTS, OFFSET_MAX, CollectionRequest, collection_rows
 from headwater.inquiry import offset_rows, range_rows
 from headwater.live_config import LiveConfig, Reloaded
+from headwater.offload import offload_rows
 from headwater.options import parse_selection
 from headwater.pause_change import PauseChange, pause_rows
 from headwater.session import PassRequest, Session, pass_rows
@@ -24,6 +26,7 @@ from headwater_core.control.control_records import PausesChanged, SettingsChange
 from headwater_core.errors import HeadwaterError, UsageError
 from headwater_core.partition import TopicPartition
 
+_PASS_SUMS = ("objects", "archived_bytes", "released_bytes")
 Offset = Annotated[int, msgspec.Meta(ge=0, le=OFFSET_MAX)]
 
 log = structlog.get_logger()
@@ -77,14 +80,13 @@ class AgentVerbs:
         self._session, self._scheduler = session, scheduler
 
     def all(self) -> tuple[Verb, ...]:
-        passes = ("objects", "archived_bytes", "released_bytes")
         return (
             Verb(
                 name="archive",
                 summary="Archive sealed segments, as headwater archive does",
                 arguments=ArchiveArguments,
                 rows=lambda arguments, running: self._pass(PassRequest(selection=arguments.selection, before=arguments.before), running),
-                sums=passes,
+                sums=_PASS_SUMS,
             ),
             Verb(
                 name="flush",
@@ -93,7 +95,7 @@ class AgentVerbs:
                 rows=lambda arguments, running: self._pass(
                     PassRequest(selection=arguments.selection, tail_older_than_s=arguments.older_than_s), running
                 ),
-                sums=passes,
+                sums=_PASS_SUMS,
             ),
             Verb(
                 name="gc",
@@ -146,6 +148,18 @@ class AgentVerbs:
                 is_look=True,
                 is_short=True,
             ),
+        )
+
+    def offload(self) -> Verb:
+        """Requested by the path of a partition (headwater.admin.offload_routes)."""
+        return Verb(
+            name=OFFLOAD,
+            summary="Archive what lies before an offset of one partition",
+            arguments=OffloadArguments,
+            rows=lambda arguments, running: offload_rows(
+                self._session.archivers, TopicPartition(arguments.topic, arguments.partition), arguments.before, running.cancelled
+            ),
+            sums=_PASS_SUMS,
         )
 
     def _pass(self, request: PassRequest, running: RunningOperation) -> Rows:

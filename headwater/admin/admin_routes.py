@@ -14,6 +14,7 @@ from starlette.routing import Route
 
 from headwater.admin.health import CheckResult, Health, report
 from headwater.admin.metrics import STATES, Metrics
+from headwater.admin.offload_routes import OffloadRoutes
 from headwater.admin.openapi import openapi_document
 from headwater.admin.operation_routes import OperationRoutes
 from headwater.admin.parameters import among, flag, known, number, seconds, several, text
@@ -23,6 +24,7 @@ from headwater.admin.status_board import ARCHIVE_ONLY, StatusBoard
 from headwater.admin.status_page import LIMIT, LIMIT_MAX, PageFacts, StatusKey, StatusQuery, page_of
 from headwater.admin.topic_page import TopicSources
 from headwater.admin.topic_routes import PARTITION_MAX, TOPIC, routes_of
+from headwater.admin.verb import Verb
 from headwater_core.clock import Clock
 
 WAIT_MAX_S = 5.0  # for looks at what has just happened
@@ -39,6 +41,7 @@ def admin_app(
     version: str,
     facts: Callable[[], PageFacts] = PageFacts,
     topics: TopicSources = NO_TOPICS,
+    offload: Verb | None = None,
 ) -> Starlette:
     """ASGI. What is read comes from what is known: no handler waits for a disk, a lock that is held for long, or a store. Work is done in
     the threads of `operations`.
@@ -46,6 +49,7 @@ def admin_app(
     board    None where there are no log directories
     facts    what is known beside it
     topics   what holds for a topic
+    offload  does what the offload endpoint is asked for; None where there are no log directories
     version  of the program
     """
     document = msgspec.json.encode(openapi_document(version, operations.verbs))
@@ -82,6 +86,7 @@ def admin_app(
             Route("/metrics", show_metrics),
             Route("/v1/status", show_status),
             *routes_of(board, facts, topics, clock),
+            *OffloadRoutes(operations, offload, board).all(),
             *operations.all(),
             Route("/v1/openapi.json", show_openapi),
         ],

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from headwater.admin.metrics import STATES
+from headwater.admin.offload_routes import OffloadRequest, OffloadStatus
 from headwater.admin.operation_routes import JSON_LINES, ReportedBegin, ReportedEnd, ReportedProgress
 from headwater.admin.operation_routes import LIMIT as OPERATIONS_LIMIT
 from headwater.admin.operation_routes import LIMIT_MAX as OPERATIONS_LIMIT_MAX
@@ -32,9 +33,20 @@ _ID = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"
 def openapi_document(version: str, verbs: Sequence[Verb]) -> dict[str, Any]:
     """OpenAPI 3.1. version: of the program."""
     reports = (ReportedBegin, ReportedProgress, ReportedEnd)
-    types = (StatusPage, TopicList, TopicPage, OperationPage, Operation, Problem, *reports, *(each.arguments for each in verbs))
+    types = (
+        StatusPage,
+        TopicList,
+        TopicPage,
+        OperationPage,
+        Operation,
+        Problem,
+        OffloadStatus,
+        OffloadRequest,
+        *reports,
+        *(each.arguments for each in verbs),
+    )
     made, schemas = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
-    page, topics, topic, operations, operation, problem, begin, progress, end, *arguments = made
+    page, topics, topic, operations, operation, problem, offload, offload_request, begin, progress, end, *arguments = made
     return {
         "openapi": "3.1.0",
         "info": {
@@ -91,6 +103,18 @@ def openapi_document(version: str, verbs: Sequence[Verb]) -> dict[str, Any]:
             "/v1/topics/{topic}/partitions/{partition}": {
                 "get": _operation("One partition of a topic, in the same form", _is(topic), _TOPIC, _PARTITION)
             },
+            "/v1/topics/{topic}/partitions/{partition}/offload": {
+                "get": _operation("How the last offload of a partition stands that was requested", _is(offload), _TOPIC, _PARTITION),
+                "post": _operation(
+                    "Archive a partition's segments that lie before an offset. 409 while one is in progress; what is found out later, "
+                    "such as an offset beyond the high watermark, is the operation's error",
+                    _begun(operation),
+                    _TOPIC,
+                    _PARTITION,
+                    _OPERATION_ID,
+                )
+                | _body(offload_request),
+            },
             "/v1/operations": {
                 "get": _operation(
                     "Operations that run, and those that ended within a day; the newest first",
@@ -145,10 +169,9 @@ def openapi_document(version: str, verbs: Sequence[Verb]) -> dict[str, Any]:
 def _verb(verb: Verb, arguments: dict[str, Any], operation: dict[str, Any]) -> dict[str, Any]:
     line = {"type": "object", "properties": {"row": {"type": "object"}, "operation": operation}}
     rows = "A line for each row, and lines with the operation: the first, the last, and one after 5 s without a row. Who leaves cancels it"
-    begun = {"202": {"description": "It has begun; Location leads to it", "content": {"application/json": {"schema": operation}}}}
     return _operation(
         verb.summary,
-        {"200": {"description": rows, "content": {JSON_LINES: {"schema": line}}}} | ({} if verb.is_look else begun),
+        {"200": {"description": rows, "content": {JSON_LINES: {"schema": line}}}} | ({} if verb.is_look else _begun(operation)),
         _parameter("wait", {"type": "boolean", "default": verb.is_look}, f"Answer with its rows and its end; so does Accept: {JSON_LINES}"),
         _OPERATION_ID,
     ) | {"requestBody": {"content": {"application/json": {"schema": arguments}}}}
@@ -160,6 +183,10 @@ def _body(schema: dict[str, Any]) -> dict[str, Any]:
 
 def _is(schema: dict[str, Any]) -> dict[str, Any]:
     return {"200": {"description": "As it is now", "content": {"application/json": {"schema": schema}}}}
+
+
+def _begun(operation: dict[str, Any]) -> dict[str, Any]:
+    return {"202": {"description": "It has begun; Location leads to it", "content": {"application/json": {"schema": operation}}}}
 
 
 def _several(choices: Iterable[str]) -> dict[str, Any]:

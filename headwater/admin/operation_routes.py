@@ -1,7 +1,7 @@
 """Operations over HTTP: begins one, lists them, shows one, cancels one; and other processes report theirs."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -14,6 +14,8 @@ from starlette.types import Receive, Scope, Send
 from headwater.admin.operations import (
     AGENT,
     OPERATION_ID,
+    OPERATIONS_MAX,
+    RUNNING_MAX,
     Operation,
     OperationKey,
     Operations,
@@ -149,24 +151,37 @@ class OperationRoutes:
             raise ProblemError(ProblemCode.LOCAL_ONLY, f"{verb.name} is requested over the socket in the agent's data directory alone")
         waits = verb.is_look or flag(request, "wait") or JSON_LINES in request.headers.get("accept", "")
         arguments = _decoded(await request.body(), verb)
-        operation_id = request.headers.get("operation-id")
-        before = self._operations.find(operation_id) if operation_id is not None else None
-        if before is not None:
-            if (before.verb, before.arguments) != (verb.name, msgspec.to_builtins(arguments)):
-                raise ProblemError(ProblemCode.OPERATION_ID_TAKEN, f"{before.id} is the id of another operation")
+        if (before := self.begun_before(verb, arguments, request)) is not None:
             return Response(_line(before), media_type=JSON_LINES) if waits else _document(before)
         pipe = RowPipe(asyncio.get_running_loop()) if waits else None
+        running = self.begin(verb, arguments, request, pipe)
+        if pipe is None:
+            return accepted(running.facts)
+        return _Rows(self._operations, running, pipe)
+
+    def begun_before(self, verb: Verb, arguments: msgspec.Struct, request: Request) -> Operation | None:
+        """By an earlier request of the same id. Raises ProblemError where that is another operation's."""
+        operation_id = request.headers.get("operation-id")
+        before = self._operations.find(operation_id) if operation_id is not None else None
+        if before is not None and (before.verb, before.arguments) != (verb.name, msgspec.to_builtins(arguments)):
+            raise ProblemError(ProblemCode.OPERATION_ID_TAKEN, f"{before.id} is the id of another operation")
+        return before
+
+    def begin(self, verb: Verb, arguments: msgspec.Struct, request: Request, pipe: RowPipe | None = None) -> RunningOperation:
+        """pipe: as VerbThreads.begin takes it. Raises ProblemError."""
         try:
-            running = self._threads.begin(verb, arguments, operation_id, pipe)
+            return self._threads.begin(verb, arguments, request.headers.get("operation-id"), pipe)
         except UsageError as error:
             raise ProblemError(ProblemCode.BAD_REQUEST, str(error)) from error
         except TooManyOperations as error:
             raise ProblemError(ProblemCode.TOO_MANY_OPERATIONS, str(error)) from error
         except Stopping as error:
             raise ProblemError(ProblemCode.STOPPING, str(error)) from error
-        if pipe is None:
-            return _document(running.facts, 202, {"Location": f"/v1/operations/{running.id}"})
-        return _Rows(self._operations, running, pipe)
+
+    def last(self, verb: str, wanted: Callable[[Mapping[str, Any]], bool]) -> Operation | None:
+        """The newest one of the agent's own that is known, of a verb and with such arguments."""
+        page = self._operations.list(verbs={verb}, limit=OPERATIONS_MAX + 2 * RUNNING_MAX)
+        return next((each for each in page.operations if each.by == AGENT and wanted(each.arguments)), None)
 
 
 class _Rows(StreamingResponse):
@@ -206,6 +221,11 @@ def _decoded(body: bytes, verb: Verb) -> msgspec.Struct:
         return msgspec.json.decode(body or b"{}", type=verb.arguments)
     except (UsageError, *_MALFORMED) as error:
         raise ProblemError(ProblemCode.BAD_REQUEST, f"not the arguments of {verb.name}: {error}"[:500]) from error
+
+
+def accepted(operation: Operation) -> Response:
+    """It has begun."""
+    return _document(operation, 202, {"Location": f"/v1/operations/{operation.id}"})
 
 
 def _document(operation: Operation, status: int = 200, headers: dict[str, str] | None = None) -> Response:

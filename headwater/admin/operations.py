@@ -22,7 +22,20 @@ PACE_S = 3.0  # of work, before its pace means anything
 ARGUMENTS_BYTES_MAX = 8 << 10  # of JSON
 ARGUMENTS_VALUES_MAX = 256  # with those inside of others, and names: an empty list takes thirty times its two bytes of JSON
 ERROR_CHARS_MAX = 2000
-VERBS = ("archive", "flush", "gc", "pause", "resume", "reload", "recover", "verify", "scrub", "scan", "export")  # counted by name
+VERBS = (
+    "archive",
+    "flush",
+    "offload",
+    "gc",
+    "pause",
+    "resume",
+    "reload",
+    "recover",
+    "verify",
+    "scrub",
+    "scan",
+    "export",
+)  # counted by name
 SCRUBS = ("verify", "scrub")
 SCRUB_RESULTS = ("examined", "damaged", "missing", "unexamined")  # by the names of Report.sums
 FLAWS = ("damaged", "missing")

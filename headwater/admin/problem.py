@@ -25,6 +25,7 @@ class ProblemCode(Enum):
     UNKNOWN_TOPIC = "unknown_topic"
     METHOD_NOT_ALLOWED = "method_not_allowed"
     OPERATION_ID_TAKEN = "operation_id_taken"
+    OFFLOAD_RUNNING = "offload_running"
     LENGTH_REQUIRED = "length_required"
     BODY_TOO_LARGE = "body_too_large"
     UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type"
@@ -47,6 +48,7 @@ _STATUS = {
     ProblemCode.UNKNOWN_OPERATION: HTTPStatus.NOT_FOUND,
     ProblemCode.UNKNOWN_TOPIC: HTTPStatus.NOT_FOUND,
     ProblemCode.OPERATION_ID_TAKEN: HTTPStatus.CONFLICT,
+    ProblemCode.OFFLOAD_RUNNING: HTTPStatus.CONFLICT,
     ProblemCode.METHOD_NOT_ALLOWED: HTTPStatus.METHOD_NOT_ALLOWED,
     ProblemCode.LENGTH_REQUIRED: HTTPStatus.LENGTH_REQUIRED,
     ProblemCode.BODY_TOO_LARGE: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
@@ -65,6 +67,7 @@ _EXIT_CODES = {
     ProblemCode.UNKNOWN_OPERATION: NotFound.exit_code,
     ProblemCode.UNKNOWN_TOPIC: NotFound.exit_code,
     ProblemCode.OPERATION_ID_TAKEN: AlreadyExists.exit_code,
+    ProblemCode.OFFLOAD_RUNNING: TransientError.exit_code,
     ProblemCode.INTERNAL_ERROR: HeadwaterError.exit_code,
     ProblemCode.TOO_MANY_OPERATIONS: TransientError.exit_code,
     ProblemCode.STOPPING: TransientError.exit_code,

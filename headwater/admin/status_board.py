@@ -228,6 +228,11 @@ class StatusBoard:
         with self._lock:
             return list(self._entries.values())
 
+    def entry(self, place: TopicPartition) -> BoardEntry | None:
+        """Of a partition here."""
+        with self._lock:
+            return self._entries.get(place)
+
     def elsewhere(self) -> list[BoardEntry]:
         """Of those that are archived and not here."""
         with self._lock:

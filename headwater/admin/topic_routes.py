@@ -36,15 +36,10 @@ def routes_of(board: StatusBoard | None, facts: Callable[[], PageFacts], sources
 
     async def show_partition(request: Request) -> Response:
         known(request)
-        given = request.path_params["partition"]
-        if not re.fullmatch(r"0|[1-9][0-9]{0,9}", given) or int(given) > PARTITION_MAX:
-            raise ProblemError(ProblemCode.BAD_REQUEST, f"a partition is a number from 0 to {PARTITION_MAX}")
-        return _page(request, int(given))
+        return _page(request, partition_of(request))
 
     def _page(request: Request, partition: int | None, *, after: int = -1) -> Response:
-        topic = request.path_params["topic"]
-        if not re.fullmatch(TOPIC, topic) or topic in (".", ".."):
-            raise ProblemError(ProblemCode.BAD_REQUEST, "that is no topic's name")
+        topic = topic_of(request)
         limit = number(request, "limit", LIMIT, LIMIT_MAX)
         now_s, at_ms = clock.monotonic_s(), clock.now_ms()
         found = page_of_topic(topic, entries(), facts(), sources, partition=partition, after=after, limit=limit, now_s=now_s, at_ms=at_ms)
@@ -57,6 +52,22 @@ def routes_of(board: StatusBoard | None, facts: Callable[[], PageFacts], sources
         Route("/v1/topics/{topic}", show_topic),
         Route("/v1/topics/{topic}/partitions/{partition}", show_partition),
     ]
+
+
+def topic_of(request: Request) -> str:
+    """Of the path. Raises ProblemError for what is no topic's name."""
+    topic = str(request.path_params["topic"])
+    if not re.fullmatch(TOPIC, topic) or topic in (".", ".."):
+        raise ProblemError(ProblemCode.BAD_REQUEST, "that is no topic's name")
+    return topic
+
+
+def partition_of(request: Request) -> int:
+    """Of the path. Raises ProblemError for what is no partition's number."""
+    given = str(request.path_params["partition"])
+    if not re.fullmatch(r"0|[1-9][0-9]{0,9}", given) or int(given) > PARTITION_MAX:
+        raise ProblemError(ProblemCode.BAD_REQUEST, f"a partition is a number from 0 to {PARTITION_MAX}")
+    return int(given)
 
 
 def _answer(page: msgspec.Struct) -> Response:
