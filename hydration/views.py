@@ -64,7 +64,11 @@ class View:
     def ends_with_cut_archive(self) -> bool:
         """The view ends in the archive, where a dead branch was cut off."""
         archive, extent = self.scope.archive, self.extent
-        return archive is not None and extent is not None and archive.end < extent.next_offset and self._reaches_further(archive, extent)
+        if archive is None or extent is None or archive.end == extent.next_offset:
+            return False
+        if self.scope.local is not None and self.scope.local.end == archive.end:
+            return False  # what cut the archive is the local log's newer leadership, so its word counts where both end
+        return self._reaches_further(archive, extent)
 
     def _reaches_further(self, archive: Span, extent: Extent) -> bool:
         """Whether the archive does, or as far as the local log; not where that holds what is a gap at the archive's end."""
@@ -84,14 +88,19 @@ class View:
     @property
     def described_locally(self) -> Span:
         """Offsets of which the local log says who wrote what: its files may begin before its log start, and be all that there is of it.
-        Empty without a local log, and where all that it offers is of a dead branch."""
+        Empty without a local log, and where all that it offers is of a dead branch; but where the archive ends with a gap, and nothing
+        contradicts the log before that, its files say what became in the gap of transactions, whatever counts of what comes after."""
         local, found = self.scope.local, self.log
         if found is None or found.high_watermark is None:
             return Span(0, 0)
         if local is not None:
             return Span(min(found.local_start, local.start), local.end)
-        is_empty = found.high_watermark <= found.start_offset
-        return Span.between(found.local_start, found.high_watermark) if is_empty else Span(0, 0)
+        if found.high_watermark <= found.start_offset:
+            return Span.between(found.local_start, found.high_watermark)
+        archive, extent = self.scope.archive, self.extent
+        if archive is None or extent is None or archive.end > found.start_offset or extent.lists(archive.end - 1):
+            return Span(0, 0)
+        return Span.between(found.local_start, archive.end)
 
     def with_local_end(self, end: int) -> "View":
         """As if the local log's high watermark had promised no more than the log holds: after a cut its checkpoint may, for a while."""

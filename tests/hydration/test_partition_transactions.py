@@ -160,6 +160,31 @@ def test_files_of_an_empty_log_tell_what_is_open_where_the_archive_ends_with_a_g
     assert world.read_all(COMMITTED) == [0, 1, 4]
 
 
+def test_so_do_the_files_of_a_log_of_which_nothing_is_proven_yet(a_world: AWorld) -> None:
+    """The archive has followed a newer leadership, so what the log offers may be dead; what came before it is contradicted by nothing."""
+    world = a_world(clock=ManualClock())
+    archive = world.archive
+    archive.commit(archive.upload(PLAIN + OPENED), Entry(base_offset=5, last_offset=7, gap=True), leader_epoch=5)
+    world.broker.write(0, PLAIN + OPENED + a_batch(5, 3) + a_batch(8, 1, epoch=3) + an_abort(9, ONE, epoch=3))
+    world.broker.set_epochs(EpochHistory.of([(3, 8)]))
+    world.broker.set_log_start(8)
+    world.broker.set_high_watermark(10)
+    assert world.log.bounds(COMMITTED).last_stable_offset == 2
+    assert world.read_all(COMMITTED) == [0, 1]
+
+
+def test_where_both_end_the_log_whose_newer_leadership_cut_the_archive_says_what_is_open(a_world: AWorld) -> None:
+    """Its log start is older than its epoch history, so it serves what no history compares."""
+    world = a_world()
+    world.archive.append(a_batch(0, 6, epoch=5) + a_batch(6, 3, epoch=7))
+    world.broker.write(2, a_batch(2, 3, epoch=6) + a_batch(5, 1, producer=ONE, transactional=True, epoch=9))
+    world.broker.set_epochs(EpochHistory.of([(9, 6)]))
+    world.broker.set_log_start(2)
+    world.broker.set_high_watermark(6)
+    assert world.log.bounds(COMMITTED).last_stable_offset == 5
+    assert world.read_all(COMMITTED, 5) == []
+
+
 def test_a_gap_that_is_filled_tells_what_is_open_where_the_local_log_begins(a_world: AWorld) -> None:
     world = a_world(clock=ManualClock())
     archive = world.archive

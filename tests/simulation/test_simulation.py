@@ -96,13 +96,16 @@ ONCE_VIOLATED = (
     ("gaps", 401955),
     ("gaps", 403552),
     ("gaps", 405809),
+    ("gaps", 703372),
     ("gaps", 703422),
     ("incarnations", 20462),
     ("layouts", 1015),
+    ("layouts", 910229),
     ("lineage", 41291),
     ("pages", 79),
     ("recovered", 161),
     ("release", 30746),
+    ("requests", 1200103),
     ("vacancies", 50040),
 )
 
