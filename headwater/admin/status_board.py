@@ -596,7 +596,12 @@ class StatusBoard:
                 here = {entry.partition for entry in self._entries.values()}
                 unidentified = {place for place, entry in self._entries.items() if entry.partition is None}
                 known = {each: state for each, state in archived.items() if each not in here and each.topic_partition not in unidentified}
-                self._sizes = {each: size for each, size in self._sizes.items() if each in here or each in archived}
+                news = {each for each, state in archived.items() if state is not None and state != self._archived.get(each)}
+                self._sizes = {
+                    each: size
+                    for each, size in self._sizes.items()
+                    if (each in here or each in archived) and (size is not None or each not in news)  # it has a head by now
+                }
                 found = {each: _archive_only(each, state, self._sizes.get(each), now_s) for each, state in known.items()}
                 self._elsewhere = {each: entry for each, entry in found.items() if entry is not None}
             self._archived, self._join_s, self._is_join_due = archived, now_s, False

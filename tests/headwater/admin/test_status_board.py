@@ -448,6 +448,19 @@ def test_the_size_of_an_archive_that_nobody_holds_a_head_of_is_read_once(stage: 
     assert stage.board.unsized() == [partition]
 
 
+def test_where_the_bucket_had_no_head_it_is_read_again_when_another_agent_has_archived(stage: Stage) -> None:
+    partition = replace(stage.dirs.look(ORDERS).partition, topic="gone", topic_id="AAAAAAAAAAAAAAAAAAAAAQ")
+    stage.archived = {partition: None}
+    stage.list_and_look()
+    stage.board.head_read(partition, None)
+    stage.board.round()
+    assert partition not in stage.board.unsized()
+    stage.archived = {partition: PartitionState(manifest_version=1, fence=1, owner="you", start_offset=0, last_offset=3)}
+    stage.clock.advance(60_000)
+    stage.board.round()
+    assert partition in stage.board.unsized()
+
+
 def test_a_commit_says_how_large_the_archive_is(stage: Stage) -> None:
     partition = stage.dirs.look(ORDERS).partition
     head = a_head(an_entry(0, 3, partition=partition), partition=partition)
