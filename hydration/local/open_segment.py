@@ -50,7 +50,7 @@ class OpenSegment:
             yield position, header
 
     def whole(self) -> End:
-        """The end of the file, and the offset after its last whole batch."""
+        """The end of a sealed segment's file, and the offset after its last batch. Raises CorruptData where that is not whole."""
         size_bytes, boundaries = self._size_bytes(), self._boundaries
         found = boundaries.whole
         if found is None or found.place.position != size_bytes:
@@ -58,8 +58,12 @@ class OpenSegment:
             found = End(
                 Boundary(size_bytes, max(start.offset, self._segment.base_offset)), self._witness(start) if start.position else None
             )
+            met_to = start.position
             for position, header in self.headers(start.position, size_bytes):
+                met_to = position + header.size_bytes
                 found = End(Boundary(size_bytes, header.next_offset), Witness.of(position, header))
+            if met_to != size_bytes:  # nothing more comes, so what is left is no gap: records are damaged
+                raise CorruptData(self.where, met_to, f"{size_bytes - met_to} bytes at the end of a sealed segment are no whole batch")
             boundaries.whole = found
         return found
 

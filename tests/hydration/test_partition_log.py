@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from headwater_core.epochs import EpochHistory
-from headwater_core.errors import OffsetOutOfRange, TransientError
+from headwater_core.errors import CorruptData, OffsetOutOfRange, TransientError
 from headwater_core.partition import PartitionId
 from hydration.answers import Isolation
 from hydration.config import ReadPriority
@@ -218,6 +218,25 @@ def test_whatever_leaves_the_disk_after_a_look_is_read_from_the_archive(
         world.broker.directory.rename(world.root / "gone")
     aborted = range(10, 19) if isolation is Isolation.READ_UNCOMMITTED else []
     assert world.read_all(isolation, max_bytes=1) == [*range(10), *aborted, *range(20, 30)]
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+@pytest.mark.parametrize("is_archived", [False, True])
+def test_a_sealed_segment_that_is_cut_short_is_damaged_and_shows_no_gap(a_world: AWorld, is_archived: bool, compacted: bool) -> None:
+    world = a_world(clock=ManualClock())
+    run = a_segment(0, 10)
+    world.broker.write(0, run[:-1])
+    world.broker.write(10, a_segment(10, 5))
+    world.broker.set_high_watermark(15)
+    if compacted:
+        world.broker.set_cleaned(10)
+    if is_archived:
+        world.archive.append(run)
+        assert world.read_all() == list(range(15))
+    else:
+        world.archive.append(a_segment(0, 5))
+        with pytest.raises(CorruptData, match="no whole batch"):
+            world.read_all()
 
 
 def test_a_log_shorter_than_its_high_watermark_ends_where_it_ends(a_world: AWorld) -> None:
