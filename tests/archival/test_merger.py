@@ -12,9 +12,10 @@ from headwater_core.layouts import open_layout
 from headwater_core.segments.runindex import RunIndex
 from manifests import keys
 from manifests.entry import Entry
+from manifests.entry_tree import EntryTree
 from tests.archival.builders import PARTITION, Agent, Directory, live_bytes, ranges
 from tests.headwater_core.objectstore.memory import MemoryStore
-from tests.headwater_core.segments.builders import a_batch, a_segment, an_abort
+from tests.headwater_core.segments.builders import BASE_TIME, a_batch, a_segment, an_abort
 
 MERGES = Policy(merge_bytes=1_000, tail_after_ms=0)
 
@@ -146,6 +147,20 @@ def test_damage_in_the_store_is_reported_and_passed(agent: Agent, directory: Dir
     assert (outcome.merged, outcome.passed) == (None, 10)
     assert "does not have it" in outcome.reason
     assert agent.archiver.merge(MERGES, passed=outcome.passed) == MergeOutcome(passed=10)
+
+
+@pytest.mark.parametrize("wrong", [{"open_from": 4}, {"aborted": 1}, {"records": 3}, {"last_timestamp_ms": BASE_TIME + 90}])
+def test_what_is_merged_is_what_the_manifest_says_of_its_parts(agent: Agent, directory: Directory, wrong: dict[str, int]) -> None:
+    """Else the merge would hide who has gone wrong: the bytes have the digests that the entries say."""
+    tails(agent, directory, 3, 5, 6, 10)
+    held = agent.repository.load(PARTITION)
+    assert held is not None
+    *others, last = held.head.entries
+    entries = EntryTree((*others, structs.replace(last, **wrong)))
+    agent.repository.commit(held, structs.replace(held.head, entries=entries))
+    outcome = merge(Agent(directory.root, agent.store))
+    assert (outcome.merged, ranges(agent.head.entries)) == (None, [(0, 2), (3, 4), (5, 5), (6, 9)])
+    assert "not what the manifest says" in outcome.reason
 
 
 def test_what_is_to_be_archived_comes_first(agent: Agent, directory: Directory) -> None:

@@ -86,6 +86,22 @@ def test_what_is_read_stays_and_goes_when_it_rests(cache: ChunkCache) -> None:
     assert len(on_disk(cache)) == 3
 
 
+def test_what_nobody_has_wanted_for_long_goes_and_what_is_read_stays(cache: ChunkCache, clock: ManualClock) -> None:
+    held = cache.put(name(0), SIZE, filled(0))
+    put(cache, 1)
+    clock.advance(59_000)
+    put(cache, 2)
+    clock.advance(1_000)
+    cache.sweep()
+    assert on_disk(cache) == {name(0), name(2)}
+    assert cache.get(name(0)) is held
+    held.release()
+    held.release()
+    clock.advance(60_000)
+    cache.sweep()
+    assert (on_disk(cache), used_bytes(cache)) == (set(), 0)
+
+
 def test_a_cache_of_nothing_still_serves(tmp_path: Path, clock: ManualClock) -> None:
     cache = ChunkCache(tmp_path / "cache", 0, 60.0, clock)
     file = cache.put(name(1), SIZE, filled(1))

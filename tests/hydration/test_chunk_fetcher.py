@@ -2,12 +2,16 @@
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from headwater_core.errors import CorruptData, TransientError, TruncatedData
 from hydration.answers import Isolation
+from hydration.archive.chunk_fetcher import check_chunk
 from hydration.archive.chunks import Chunk, ChunkPlan
 from hydration.archive.hydrator import Hydrator
 from hydration.cache.blocks import Blocks
@@ -189,3 +193,15 @@ def test_a_reader_that_continues_gets_several_chunks_a_request_and_every_byte_on
     assert cold.world.read_all(max_bytes=30_000) == list(range(60))
     assert cold.world.gets() < len(cold.plan.chunks)
     assert cold.downloaded_bytes == len(RUN)
+
+
+@pytest.mark.parametrize("wrong", [{"last_offset": 58}, {"base_offset": 1}])
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_batches_of_other_offsets_than_the_manifest_says_are_damage(cold: Cold, wrong: dict[str, int], in_memory: bool) -> None:
+    """Their checksums are right: an object under the key of another."""
+    chunk = replace(cold.plan.chunks[0], first_offset=wrong.get("base_offset", 0), position=0, size_bytes=len(RUN))
+    entry = structs.replace(cold.entry, last_offset=wrong.get("last_offset", cold.entry.last_offset))
+    good = replace(chunk, first_offset=0)
+    check_chunk(memoryview(RUN) if in_memory else BytesIO(RUN), cold.entry, good)
+    with pytest.raises(CorruptData, match="expected"):
+        check_chunk(memoryview(RUN) if in_memory else BytesIO(RUN), entry, chunk)

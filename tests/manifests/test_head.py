@@ -176,10 +176,19 @@ def test_impossible_heads_are_refused_though_their_digest_is_right(fields: dict[
         decode_head(format_1.encode(HEAD, **fields), PARTITION)
 
 
+def held(base_offset: int, last_offset: int) -> dict[str, str]:
+    """The keys of an object with these offsets, and the fence and the uid of the entry from 0 to 9."""
+    key = keys.data(PARTITION, base_offset, last_offset, 1, an_entry(0, 9).uid)
+    return {"key": key, "index_key": keys.index(key)}
+
+
 @pytest.mark.parametrize(
     "fields",
     [
         {"key": "data/../../etc/passwd"},
+        held(0, 8),
+        held(1, 9),
+        held(10, 19),
         {"key": keys.data(PartitionId("cluster-1", PARTITION.topic_id, 4, "orders"), 0, 9, 1, "0" * 32)},
         {"fence": 0},  # not the one in the key
         {"uid": "f" * 32},
