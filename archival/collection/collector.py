@@ -165,11 +165,12 @@ class Collector:
         self, partition: PartitionId, orphans: Sequence[StoredObject], settings: ArchivalConfig, stop: Callable[[], bool]
     ) -> Sequence[StoredObject]:
         """Remember all of them, and delete those that have been orphans for the reader lease."""
+        until_ms = self._clock.now_ms() - settings.reader_lease_s * 1000  # before the look, which knows whether the clock was put ahead
         since = self._sightings.see(partition, Seen.ORPHAN, {each.uid for each in orphans})
         milestones.reached("collect.remembered")
         removed, left = list[StoredObject](), set[str]()
         for orphan in orphans:
-            if since[orphan.uid] <= self._clock.now_ms() - settings.reader_lease_s * 1000 and not stop():
+            if since[orphan.uid] <= until_ms and not stop():
                 self._store.delete(orphan.key)
                 milestones.reached("collect.deleted")
                 removed.append(orphan)
@@ -189,8 +190,8 @@ class Collector:
         """
         names = {_name(each): f"{_name(each)}-{head.leader_epoch}" for each in head.superseded}
         look = self._sightings.see if remember else lambda partition, seen, _: self._sightings.of(partition, seen)
-        since = look(head.partition_id, Seen.SUPERSEDED, names.values())
         until_ms = self._clock.now_ms() - settings.superseded_retention_s * 1000
+        since = look(head.partition_id, Seen.SUPERSEDED, names.values())
         return {name for name, sighting in names.items() if since.get(sighting, until_ms + 1) <= until_ms}
 
     def _modified_ms(self, entry: Entry) -> int:

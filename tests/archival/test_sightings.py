@@ -1,8 +1,9 @@
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from archival.collection.sightings import Seen, Sightings
+from archival.collection.sightings import AHEAD_MS, Seen, Sightings
 from headwater_core.errors import DiskFull, HeadwaterError
 from tests.archival.builders import PARTITION
 from tests.headwater_core.manual_clock import ManualClock
@@ -45,6 +46,55 @@ def test_without_a_directory_everything_is_new(tmp_path: Path) -> None:
     sightings.see(PARTITION, Seen.ORPHAN, {"a"})
     clock.advance(10)
     assert sightings.see(PARTITION, Seen.ORPHAN, {"a"}) == {"a": clock.now_ms()}
+
+
+@dataclass(slots=True)
+class SetClock(ManualClock):
+    """A wall clock that people set."""
+
+    ahead_ms: int = 0
+
+    def now_ms(self) -> int:
+        return self.at_ms + self.ahead_ms
+
+
+def test_time_that_a_clock_was_put_ahead_has_not_passed(tmp_path: Path) -> None:
+    clock = SetClock()
+    sightings = Sightings(tmp_path, clock)
+
+    def age_ms() -> int:
+        return clock.now_ms() - sightings.see(PARTITION, Seen.ORPHAN, {"a"})["a"]
+
+    assert age_ms() == 0
+    clock.advance(10_000)
+    clock.ahead_ms = 3_600_000
+    assert age_ms() == 10_000
+    clock.advance(10_000)
+    assert age_ms() == 20_000
+    sightings = Sightings(tmp_path, clock)  # the agent is started again
+    clock.ahead_ms += 3_600_000
+    assert age_ms() == 20_000
+    for _ in range(5):
+        clock.ahead_ms += AHEAD_MS // 2
+        age_ms()
+    assert age_ms() < 20_000 + AHEAD_MS
+    clock.ahead_ms = 0
+    assert age_ms() == 0
+    clock.ahead_ms = 3_600_000
+    assert age_ms() == 0
+
+
+def test_clocks_that_differ_in_milliseconds_write_nothing(tmp_path: Path) -> None:
+    clock = SetClock()
+    sightings = Sightings(tmp_path, clock)
+    sightings.see(PARTITION, Seen.ORPHAN, {"a"})
+    [path] = tmp_path.iterdir()
+    before = path.stat().st_ino
+    for ahead_ms in (1, -1, 2, 0):
+        clock.ahead_ms = ahead_ms
+        clock.advance(10)
+        sightings.see(PARTITION, Seen.ORPHAN, {"a"})
+    assert path.stat().st_ino == before
 
 
 def test_a_full_disk_keeps_what_was_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
