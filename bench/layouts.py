@@ -2,8 +2,8 @@
 
 `python -m bench.layouts [--mib 256] [--rounds 5] [--s3] [--scratch DIR]`. The layouts take turns, so that a machine that slows down slows
 all of them; the best round of each counts. Writing is the scan and the offload, from a segment's file; reading is a process' first
-read, 4 MiB at a time, each batch's checksum verified, as hydration does. With --s3 the store is a SeaweedFS on this machine, else a
-directory.
+read, 4 MiB at a time, each batch's checksum verified, as hydration does. "CPU" is our process' own, which a busy machine changes least.
+With --s3 the store is an S3 server on this machine (bench.servers), else a directory.
 """
 
 import argparse
@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
+from bench.servers import running_server
 from headwater_core.layouts import NewRun, Offloaded, Offloader, open_layout
 from headwater_core.layouts.blocks import BlocksLayout
 from headwater_core.layouts.segment import SegmentLayout
@@ -32,7 +33,6 @@ from headwater_core.segments.run_scan import scan_run
 from hydration.archive.chunks import plan_chunks
 from tests.headwater_core.objectstore.meter import MeteredStore
 from tests.headwater_core.segments.builders import a_batch
-from tests.s3server import running_s3_server
 
 MIB = 1 << 20
 CHUNK_BYTES = 4 * MIB
@@ -100,7 +100,8 @@ def measure(store: ObjectStore, path: Path, name: str, key: str, forget: Callabl
 def a_store(scratch: Path, *, s3: bool) -> Iterator[tuple[ObjectStore, Callable[[], None]]]:
     """A store, and what makes the operating system forget what it has of it."""
     if s3:
-        with running_s3_server(scratch) as server:
+        with running_server(scratch) as (name, server):
+            Console().print(f"on {name}")
             os.environ.update(server.environ())
             with closing(S3Store(server.bucket(), endpoint_url=server.endpoint_url)) as store:
                 yield store, lambda: None
@@ -124,7 +125,9 @@ def main() -> None:
     parser.add_argument("--s3", action="store_true")
     parser.add_argument("--scratch", type=Path)
     arguments = parser.parse_args()
-    table = Table("batches", "layout", "write MB/s", "of native", "CPU s/GB", "read MB/s", "of native", "CPU s/GB", "GETs")
+    table = Table(
+        "KiB", "layout", "write MB/s", "of native", "CPU s/GB", "of native", "read MB/s", "of native", "CPU s/GB", "of native", "GETs"
+    )
     with tempfile.TemporaryDirectory(dir=arguments.scratch) as scratch, a_store(Path(scratch), s3=arguments.s3) as (store, forget):
         for batch_bytes in (1 << 10, 16 << 10, 256 << 10):
             path = Path(scratch) / "segment.log"
@@ -137,14 +140,16 @@ def main() -> None:
             for name, (write_s, read_s, write_cpu_s, read_cpu_s, gets) in best.items():
                 native = best["segment"]
                 table.add_row(
-                    f"{batch_bytes >> 10} KiB",
+                    str(batch_bytes >> 10),
                     name,
                     f"{size_bytes / write_s / 1e6:.0f}",
                     f"{native[0] / write_s:.2f}",
                     f"{write_cpu_s / size_bytes * 1e9:.2f}",
+                    f"{native[2] / write_cpu_s:.2f}",
                     f"{size_bytes / read_s / 1e6:.0f}",
                     f"{native[1] / read_s:.2f}",
                     f"{read_cpu_s / size_bytes * 1e9:.2f}",
+                    f"{native[3] / read_cpu_s:.2f}",
                     str(gets),
                 )
     Console().print(table)

@@ -52,23 +52,16 @@ _METADATA_NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
 _METADATA_VALUE = re.compile(r"[ -~]*")
 
 
-class Part(NamedTuple):
-    """One part of an object that is sent in parts. checksum: CRC-64/NVME of it, which it must have when it is sent."""
-
-    size_bytes: int
-    checksum: int
-
-
 @dataclass(frozen=True, slots=True)
 class ObjectForm:
     """How an object is stored.
 
     metadata  user metadata, for people who inspect the store: names [a-z0-9-], values in printable ASCII
-    parts     where it must be cut when it is sent in parts; one part is one request; () leaves that to the store
+    parts     how long each part must be when it is sent in parts; one part is one request; () leaves that to the store
     """
 
     metadata: Mapping[str, str] = field(default_factory=lambda: NO_METADATA)
-    parts: tuple[Part, ...] = ()
+    parts: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         """Raises UsageError for metadata that not every store takes."""

@@ -34,6 +34,7 @@ typedef struct {
     int64_t at;
     int64_t last_offset; /* in: of the batch before; -1 at the start */
     int32_t epoch;       /* in: of the batch before; -1 at the start */
+    int64_t batches;     /* how many were passed */
     int64_t records;     /* user data, as headers count them */
     int64_t offsets;     /* how many offsets hold a record of any kind */
     int64_t earliest_ms; /* smallest time of user data; INT64_MAX for none */
@@ -179,7 +180,7 @@ static Producer *find_producer(Stretch *stretch, int16_t *slots, int64_t id)
 static void walk_batches(Stretch *stretch, const uint8_t *buffer, int64_t end, int64_t point, int64_t end_offset, int collect)
 {
     int16_t slots[SLOTS];
-    stretch->records = stretch->offsets = 0;
+    stretch->batches = stretch->records = stretch->offsets = 0;
     stretch->earliest_ms = INT64_MAX;
     stretch->latest_ms = INT64_MIN;
     stretch->first_gap = -1;
@@ -225,6 +226,7 @@ static void walk_batches(Stretch *stretch, const uint8_t *buffer, int64_t end, i
         stretch->last_offset = base + delta;
         stretch->epoch = epoch;
         stretch->at += LENGTH_FROM + length;
+        stretch->batches++;
     }
 }
 

@@ -29,6 +29,8 @@ class RunScan:
     first_timestamp_ms, last_timestamp_ms  smallest and largest of user data; None when there is none
     records          user data records, as batch headers count them
     offsets          how many of the run's offsets hold a record of any kind
+    batches          how many there are
+    batches_before   each of the index's points
     digest           "crc64nvme:<16 hex>" of exactly these bytes, taken from the same window the CRCs were
     max_producer_id  -1 when no batch names one
     first_gap        first offset between the run's ends that no batch covers, as compaction leaves them; None when none is missing
@@ -40,6 +42,8 @@ class RunScan:
     last_timestamp_ms: int | None
     records: int
     offsets: int
+    batches: int
+    batches_before: "array[int]"
     digest: str
     max_producer_id: int
     index: RunIndex
@@ -164,7 +168,8 @@ class _Scan:
         self._last_offset = self._leader_epoch = -1
         self._first_gap: int | None = None
         self._earliest_ms, self._latest_ms = 2**63 - 1, runindex.NO_TIMESTAMP
-        self._records = self._offsets = 0
+        self._records = self._offsets = self._batches = 0
+        self._batches_before = array("q")
         self._points = runindex.new_points()
         self._epochs: list[EpochStart] = []
         self._transactions = Transactions(open_before)
@@ -205,6 +210,7 @@ class _Scan:
         self._points.offsets.append(base_offset)
         self._points.positions.append(position - self._start)
         self._points.max_timestamps_ms.append(self._latest_ms)
+        self._batches_before.append(self._batches)
         self.next_point = position + runindex.POINT_SPACING_BYTES
         if len(self._producers) > 2 * runindex.PRODUCERS_MAX:
             self._producers.prune(runindex.PRODUCERS_MAX)
@@ -220,6 +226,7 @@ class _Scan:
             self._first_gap = self._last_offset + 1
         self._last_offset = base + delta
         self._offsets += count
+        self._batches += 1
         self.end_position = position + LENGTH_FROM + length
         if attributes & CONTROL:
             return bool(count) and producer_id >= 0
@@ -250,6 +257,7 @@ class _Scan:
         passed = Stretch(*pass_batches(view, at, filled, point, self._end_offset, last_offset, epoch, True))
         if passed.at > at:
             self._records, self._offsets = self._records + passed.records, self._offsets + passed.offsets
+            self._batches += passed.batches
             self._earliest_ms, self._latest_ms = min(self._earliest_ms, passed.earliest_ms), max(self._latest_ms, passed.latest_ms)
             if self._first_gap is None and passed.first_gap >= 0:
                 self._first_gap = passed.first_gap
@@ -271,6 +279,8 @@ class _Scan:
             last_timestamp_ms=self._latest_ms if timed else None,
             records=self._records,
             offsets=self._offsets,
+            batches=self._batches,
+            batches_before=self._batches_before,
             digest=digest,
             max_producer_id=self._producers.max_id,
             first_gap=self._first_gap,

@@ -2,9 +2,10 @@
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
+from typing import overload
 
 from headwater_core import VERSION as SOFTWARE_VERSION
-from headwater_core.errors import CorruptData, SourceChanged, UnsupportedFormat
+from headwater_core.errors import CorruptData, UnsupportedFormat
 from headwater_core.layouts.blocks.block_format import (
     BLOCK_BYTES,
     VERSION,
@@ -14,13 +15,16 @@ from headwater_core.layouts.blocks.block_format import (
     pad,
 )
 from headwater_core.layouts.blocks.block_maps import BlockMaps
-from headwater_core.layouts.blocks.block_source import BlockSource, RunSource, plan_blocks
+from headwater_core.layouts.blocks.block_plan import plan_blocks
+from headwater_core.layouts.blocks.block_source import BlockSource
 from headwater_core.layouts.blocks.block_stream import check_last_count, stream_run
+from headwater_core.layouts.blocks.run_source import RunSource
 from headwater_core.layouts.offloader import NewRun, Offloaded, StoredRun
 from headwater_core.layouts.segment_metadata import RunFacts
 from headwater_core.objectstore.confirmed_put import put_all_confirmed
 from headwater_core.objectstore.digest import digest_of
 from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, NewObject, ObjectForm, ObjectStore
+from headwater_core.segments.run_scan import RunScan
 from headwater_core.segments.runindex import RunIndex, encode_index
 
 _PIECE_BYTES = 1 << 20
@@ -41,29 +45,22 @@ class BlocksLayout:
         self._maps = BlockMaps()
 
     def offload(self, store: ObjectStore, runs: Sequence[NewRun], extra_metadata: Mapping[str, str]) -> list[Offloaded]:
-        objects: list[NewObject] = []
-        offloaded: list[Offloaded] = []
-        for run in runs:
-            new, done = self._prepare(store, run, extra_metadata)
-            objects.append(new)
-            offloaded.append(done)
-        put_all_confirmed(store, objects, [each.digest for each in offloaded])
-        return offloaded
+        prepared = [self._prepare(store, run, extra_metadata) for run in runs]
+        put_all_confirmed(store, [new for new, _, _ in prepared], _DigestsOf([content for _, content, _ in prepared]))
+        return [_offloaded(run.scan, content, context) for run, (_, content, context) in zip(runs, prepared, strict=True)]
 
-    def _prepare(self, store: ObjectStore, run: NewRun, extra_metadata: Mapping[str, str]) -> tuple[NewObject, Offloaded]:
-        """The object to create for `run`, and what it will be."""
+    def _prepare(self, store: ObjectStore, run: NewRun, extra_metadata: Mapping[str, str]) -> tuple[NewObject, BlockSource, dict[str, str]]:
+        """The object to create for `run`, its content, and what its manifest entry will say of its index."""
         source = RunSource(run.source)
         plan = plan_blocks(source, run.scan, self._block_bytes, run.key)
-        if plan.run_digest != run.scan.digest:
-            raise SourceChanged(f"{run.key}: {run.scan.digest} was scanned, {plan.run_digest} is there")
         index, index_bytes = encode_block_index(
             RunFacts(run.partition, run.base_offset, run.last_offset, run.scan.index),
             [each.block for each in plan.blocks],
-            plan.entry_ids,
+            run.scan.batches_before,
             plan.frames,
             store.part_bytes_min,
         )
-        content = BlockSource(index, plan, source, run.key)
+        content = BlockSource(index, plan, source, run.scan.digest, run.key)
         metadata = {
             **extra_metadata,
             _VERSION_NAME: VERSION,
@@ -71,23 +68,44 @@ class BlocksLayout:
             "headwater-partition": f"{run.partition.topic}:{run.partition.partition}",
             "headwater-software": f"headwater {SOFTWARE_VERSION}",
         }
-        run_index = encode_index(run.scan.index)
-        done = Offloaded(
-            size_bytes=content.size_bytes,
-            digest=content.digest,
-            run_bytes=run.scan.size_bytes,
-            run_digest=run.scan.digest,
-            index_bytes=len(run_index),
-            index_digest=digest_of(run_index),
-            context={"version": VERSION, "index_bytes": str(index_bytes), "index_digest": digest_of(index[:index_bytes])},
-        )
-        return NewObject(run.key, content.as_file(), content.size_bytes, ObjectForm(metadata, content.parts)), done
+        context = {"version": VERSION, "index_bytes": str(index_bytes), "index_digest": digest_of(index[:index_bytes])}
+        return NewObject(run.key, content.as_file(), content.size_bytes, ObjectForm(metadata, content.parts)), content, context
 
     def read_offloaded(self, store: ObjectStore, run: StoredRun) -> "_BlocksReader":
         return _BlocksReader(store, run, self._maps)
 
     def delete_offloaded(self, store: ObjectStore, run: StoredRun) -> None:
         store.delete(run.key)
+
+
+class _DigestsOf(Sequence[str]):
+    """The digests of objects, each known only when it has been read: when it is sent, or here."""
+
+    def __init__(self, contents: Sequence[BlockSource]) -> None:
+        self._contents = contents
+
+    def __len__(self) -> int:
+        return len(self._contents)
+
+    @overload
+    def __getitem__(self, at: int) -> str: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[str]: ...
+    def __getitem__(self, at: int | slice) -> str | list[str]:
+        return self._contents[at].digest() if isinstance(at, int) else [each.digest() for each in self._contents[at]]
+
+
+def _offloaded(scan: RunScan, content: BlockSource, context: dict[str, str]) -> Offloaded:
+    run_index = encode_index(scan.index)
+    return Offloaded(
+        size_bytes=content.size_bytes,
+        digest=content.digest(),
+        run_bytes=scan.size_bytes,
+        run_digest=scan.digest,
+        index_bytes=len(run_index),
+        index_digest=digest_of(run_index),
+        context=context,
+    )
 
 
 class _BlocksReader:

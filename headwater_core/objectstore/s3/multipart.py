@@ -105,16 +105,16 @@ class MultipartUploads:
                 Bucket=self._bucket.name, Key=self._bucket.full(upload.key), UploadId=upload.upload_id
             )
 
-    def _send_parts(self, key: str, where: Any, source: PutSource, cuts: Iterable[tuple[int, int | None]]) -> Sequence[SentPart]:
+    def _send_parts(self, key: str, where: Any, source: PutSource, cuts: Iterable[int]) -> Sequence[SentPart]:
         """Send every part, several at a time; return them in order."""
         slots = threading.BoundedSemaphore(_SENDERS)  # a part is read only when it can be sent, so that few are held
         sent: list[Future[SentPart]] = []
         try:
-            for part_bytes, checksum in cuts:
+            for part_bytes in cuts:
                 slots.acquire()
                 if any(future.done() and future.exception() for future in sent):
                     break
-                body = source.take(part_bytes, checksum)
+                body = source.take(part_bytes)
                 sent.append(self._pool().submit(self.send_part, key, where, len(sent) + 1, body))
                 sent[-1].add_done_callback(lambda _: slots.release())
             wait(sent, return_when=FIRST_EXCEPTION)
@@ -152,6 +152,6 @@ class MultipartUploads:
             self._senders.shutdown()
 
 
-def _equal_parts(size_bytes: int, part_bytes: int) -> Iterator[tuple[int, None]]:
+def _equal_parts(size_bytes: int, part_bytes: int) -> Iterator[int]:
     part_bytes = max(part_bytes, -(-size_bytes // PARTS_MAX))
-    return ((min(part_bytes, size_bytes - start), None) for start in range(0, size_bytes, part_bytes))
+    return (min(part_bytes, size_bytes - start) for start in range(0, size_bytes, part_bytes))

@@ -32,7 +32,6 @@ class RequestBody:
     read_at     fills a window from a position in the body; returns how many bytes it had
     progressed  called while bytes move
     pace        called before a window goes to the socket, with its length; what it raises ends the request as PutEnded
-    checksum    of all of them, where it is known: then nothing is read before it is sent
 
     Raises SourceChanged when fewer than `size_bytes` bytes are there.
     """
@@ -44,16 +43,12 @@ class RequestBody:
         key: str,
         progressed: Callable[[], object],
         pace: Callable[[int], object],
-        checksum: int | None = None,
     ) -> None:
         self._read_at, self.size_bytes, self._progressed, self._pace = read_at, size_bytes, progressed, pace
         self._window = memoryview(bytearray(min(_WINDOW_BYTES, size_bytes)))
         self._passed = Digest()
         self._ended_early = False
         self._furthest = _HELD_BYTES  # that a window was asked for, which is when all before it has gone
-        if checksum is not None:
-            self.checksum = checksum
-            return
         while self._next_window():
             pass
         if self._ended_early:
@@ -121,16 +116,16 @@ class PutSource:
         self.is_file = isinstance(raw, io.FileIO) and modes.S_ISREG(os.fstat(raw.fileno()).st_mode)
         self._position = data.tell() if self.is_file else 0
 
-    def take(self, size_bytes: int, checksum: int | None = None) -> RequestBody:
-        """The next `size_bytes`, which have `checksum` where that is known. Raises SourceChanged when they are not there."""
+    def take(self, size_bytes: int) -> RequestBody:
+        """The next `size_bytes`. Raises SourceChanged when they are not there."""
         if self._parts is not None:
             reader = self._parts.part_reader(self._position)
             self._position += size_bytes
-            return self._body(reader, size_bytes, checksum)
+            return self._body(reader, size_bytes)
         if self.is_file:
             fd, position = self._data.fileno(), self._position
             self._position += size_bytes
-            return self._body(lambda window, at: os.preadv(fd, [window], position + at) if window else 0, size_bytes, checksum)
+            return self._body(lambda window, at: os.preadv(fd, [window], position + at) if window else 0, size_bytes)
         pieces = bytearray()
         while len(pieces) < size_bytes and (piece := self._data.read(size_bytes - len(pieces))):
             pieces += piece
@@ -141,7 +136,7 @@ class PutSource:
             window[: len(piece)] = piece
             return len(piece)
 
-        return self._body(read_at, size_bytes, checksum)
+        return self._body(read_at, size_bytes)
 
-    def _body(self, read_at: Callable[[memoryview, int], int], size_bytes: int, checksum: int | None) -> RequestBody:
-        return RequestBody(read_at, size_bytes, self._key, self._progressed, self._pace, checksum)
+    def _body(self, read_at: Callable[[memoryview, int], int], size_bytes: int) -> RequestBody:
+        return RequestBody(read_at, size_bytes, self._key, self._progressed, self._pace)

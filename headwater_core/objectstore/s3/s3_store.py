@@ -92,7 +92,7 @@ class S3Store:
         if not form.parts and size_bytes > (self._single_put_bytes_max if source.is_file else self._memory_part_bytes):
             part_bytes = self._part_bytes if source.is_file else self._memory_part_bytes
             return self._uploads.put(key, source, size_bytes, part_bytes=part_bytes, form=form)
-        body = source.take(*form.parts[0]) if form.parts else source.take(size_bytes)
+        body = source.take(size_bytes)
         answer = self._bucket.send(
             key,
             body,

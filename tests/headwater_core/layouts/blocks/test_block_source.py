@@ -4,20 +4,18 @@ import io
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO, cast
-from unittest.mock import patch
 
 import pytest
-from awscrt.checksums import crc64nvme
 
 from headwater_core.errors import SourceChanged, UploadStopped
-from headwater_core.layouts.blocks import block_source
 from headwater_core.layouts.blocks.block_format import encode_block_index
-from headwater_core.layouts.blocks.block_source import BlockSource, RunSource, plan_blocks
+from headwater_core.layouts.blocks.block_plan import plan_blocks
+from headwater_core.layouts.blocks.block_source import BlockSource
+from headwater_core.layouts.blocks.run_source import RunSource
 from headwater_core.layouts.segment_metadata import RunFacts
 from headwater_core.layouts.testing import PARTITION, a_run, scanned
 from headwater_core.objectstore.digest import digest_of
 from headwater_core.objectstore.paced_file import paced
-from headwater_core.segments import stretch
 
 BEFORE = a_run(2, value_bytes=50, base_offset=0)
 RUN = a_run(30, base_offset=100)
@@ -27,10 +25,9 @@ def a_source(source: BinaryIO, block_bytes: int = 40_000) -> BlockSource:
     scan = scanned(BEFORE + RUN, start=len(BEFORE))
     run = RunSource(source)
     plan = plan_blocks(run, scan, block_bytes, "run")
-    assert plan.run_digest == scan.digest
     facts = RunFacts(PARTITION, scan.base_offset, scan.last_offset, scan.index)
-    index, _ = encode_block_index(facts, [each.block for each in plan.blocks], plan.entry_ids, plan.frames, 777)
-    return BlockSource(index, plan, run, "run")
+    index, _ = encode_block_index(facts, [each.block for each in plan.blocks], scan.batches_before, plan.frames, 777)
+    return BlockSource(index, plan, run, scan.digest, "run")
 
 
 def all_of(source: BlockSource) -> bytes:
@@ -52,22 +49,22 @@ def test_parts_are_what_the_whole_is_cut_into(tmp_path: Path, window_bytes: int)
     with (tmp_path / "log").open("rb") as file:
         source = a_source(file)
         whole = all_of(source)
-        assert (len(whole), digest_of(whole)) == (source.size_bytes, source.digest)
+        assert (len(whole), digest_of(whole)) == (source.size_bytes, source.digest())
         at = 0
         starts = []
         for part in source.parts:
-            assert crc64nvme(whole[at : at + part.size_bytes]) == part.checksum
             starts.append(at)
-            at += part.size_bytes
+            at += part
         assert at == len(whole)
         with ThreadPoolExecutor(4) as pool:
-            found = pool.map(lambda start, part: drained(source.part_reader(start), part.size_bytes, window_bytes), starts, source.parts)
+            found = pool.map(lambda start, part: drained(source.part_reader(start), part, window_bytes), starts, source.parts)
             assert b"".join(found) == whole
+        assert source.digest() == digest_of(whole)
 
 
 def test_a_part_may_be_read_again_from_its_beginning() -> None:
     source = a_source(io.BytesIO(BEFORE + RUN))
-    size_bytes = source.parts[0].size_bytes
+    size_bytes = source.parts[0]
     reader = source.part_reader(size_bytes)
     first = drained(reader, 1_000, 300)
     assert drained(reader, 1_000, 1_000) == first
@@ -75,21 +72,11 @@ def test_a_part_may_be_read_again_from_its_beginning() -> None:
         reader(memoryview(bytearray(5)), 500)
 
 
-@pytest.mark.parametrize("block_bytes", [150, 3_000, 40_000, 1 << 20])
-@pytest.mark.parametrize("window_bytes", [100, 5_000, 1 << 20])
-def test_the_reference_makes_what_compiled_code_makes(block_bytes: int, window_bytes: int) -> None:
-    """A window holds a batch's header at least."""
-    with patch.object(block_source, "WINDOW_BYTES", window_bytes):
-        made = all_of(a_source(io.BytesIO(BEFORE + RUN), block_bytes))
-        with patch.object(stretch, "batch_lengths", None), patch.object(stretch, "put_frames", None):
-            assert all_of(a_source(io.BytesIO(BEFORE + RUN), block_bytes)) == made
-
-
 def test_one_block_is_one_part() -> None:
     source = a_source(io.BytesIO(BEFORE + RUN), block_bytes=1 << 20)
     (part,) = source.parts
     whole = all_of(source)
-    assert (part.size_bytes, part.checksum) == (len(whole), crc64nvme(whole))
+    assert part == len(whole)
 
 
 def test_each_piece_waits_for_leave_to_go_once() -> None:
@@ -108,19 +95,20 @@ def test_what_the_pace_raises_ends_it() -> None:
         all_of(a_source(paced(cast(BinaryIO, io.BytesIO(BEFORE + RUN)), stop)))
 
 
-def test_a_source_that_was_cut_or_holds_no_batches_is_noticed() -> None:
-    scan = scanned(RUN)
-    for content in (RUN[:-1], b"", RUN[:8] + b"\x7f" + RUN[9:], RUN[:8] + bytes(4) + RUN[12:]):
-        with pytest.raises(SourceChanged):
-            plan_blocks(RunSource(io.BytesIO(content)), scan, 1_000, "run")
-
-
-def test_a_source_that_changes_after_the_plan_has_another_digest_or_ends() -> None:
+def test_a_source_that_changes_after_the_plan_is_noticed_when_all_was_read() -> None:
     content = io.BytesIO(BEFORE + RUN)
     source = a_source(content)
     content.getbuffer()[-1] ^= 1
-    assert digest_of(all_of(source)) != source.digest
+    all_of(source)
+    with pytest.raises(SourceChanged, match="was scanned"):
+        source.digest()
     source.seek(0)
     content.truncate(len(BEFORE) + 5_000)
-    with pytest.raises(SourceChanged):
+    with pytest.raises(SourceChanged, match="ends at byte"):
         all_of(source)
+
+
+def test_the_digest_of_what_nobody_has_read_is_found_too() -> None:
+    source = a_source(io.BytesIO(BEFORE + RUN))
+    drained(source.part_reader(source.parts[0]), source.parts[1], 1_000)
+    assert source.digest() == digest_of(all_of(source))
