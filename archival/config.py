@@ -11,6 +11,8 @@ UPLOAD_BYTES_PER_S_MIN = 1 << 20  # with less, 64 uploads in turn would let a se
 DAY_S = 24 * 3600
 GC_INTERVAL_S_MIN = 60  # a round lists what it looks at
 MERGE_BYTES_MIN = 4 << 10
+OFFLOAD_BUFFER_BYTES_MIN = 1 << 20
+FOLLOW_S_MIN, FOLLOW_S_MAX = 0.5, 10.0
 MERGE_BYTES_MAX = 1 << 30  # a merge takes that much room in the data directory
 
 
@@ -27,6 +29,17 @@ class ArchiveMode(Enum):
         raise ValueError(f"{value!r} is not one of {', '.join(each.value for each in cls)}")
 
 
+class OffloadMode(Enum):
+    """PER_SEGMENT: a segment goes when it is sealed; STREAMING: what is committed goes while it is written (PIP-76)."""
+
+    PER_SEGMENT = "per-segment"
+    STREAMING = "streaming"
+
+    @classmethod
+    def _missing_(cls, value: object) -> None:
+        raise ValueError(f"{value!r} is not one of {', '.join(each.value for each in cls)}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchivalConfig:
     """archive         whether anything is
@@ -34,6 +47,10 @@ class ArchivalConfig:
     offload_after_s  a sealed segment waits so long before it goes; None: not for that
     offload_when_local_exceeds  it waits until more bytes than these lie in its log from its begin on; None: not for that. With both,
                     the first counts; with neither it goes at once, or, where `archive` is MANUAL, by command alone
+    offload         "per-segment", or "streaming": what is committed goes into objects that are written while they fill, in a layout of
+                    their own
+    offload_buffer_bytes  memory for what streaming offload has taken and not sent yet, of all partitions together; when it is full
+                    nothing is taken, and the log is read later
     max_segment_bytes  an object of streaming offload is closed when it has so many
     max_segment_age_s  or when it was begun so long ago
     layout          how new runs lie in objects: "segment", a run as Kafka wrote it and its index beside it; "blocks", one object with
@@ -61,6 +78,8 @@ class ArchivalConfig:
     seal_timeout_s: int = 1800
     offload_after_s: int | None = None
     offload_when_local_exceeds: int | None = None
+    offload: OffloadMode = OffloadMode.PER_SEGMENT
+    offload_buffer_bytes: int = 256 << 20  # places in the log rather than bytes: it holds those of many thousand partitions
     max_segment_bytes: int = 1 << 30  # as Pulsar's brokers have it
     max_segment_age_s: int = 600  # likewise
     layout: str = "segment"
@@ -90,6 +109,8 @@ class ArchivalConfig:
         for name, most in (("max_segment_bytes", self.max_segment_bytes), ("max_segment_age", self.max_segment_age_s)):
             if most < 1:
                 raise UsageError(f"archival.{name} is {most}; at least 1")
+        if self.offload_buffer_bytes < OFFLOAD_BUFFER_BYTES_MIN:
+            raise UsageError(f"archival.offload_buffer_bytes is {self.offload_buffer_bytes}; at least {OFFLOAD_BUFFER_BYTES_MIN}")
         for name, consent in (("begin_anew_epoch", self.begin_anew_epoch), ("stale_keys_below", self.stale_keys_below)):
             if consent is not None and consent < 0:
                 raise UsageError(f"archival.{name} is {consent}; it cannot be negative")
@@ -117,3 +138,21 @@ class ArchivalConfig:
             raise UsageError(
                 f"archival.upload_bytes_per_s is {self.upload_bytes_per_s}; at least {UPLOAD_BYTES_PER_S_MIN}, or leave it out"
             )
+
+    @property
+    def run_layout(self) -> str:
+        """How a run lies in its object when all of it is there before it is uploaded: what streaming leaves is merged, and a gap filled, as
+        native objects."""
+        return "segment" if self.layout == "streaming" else self.layout
+
+    @property
+    def follow_s(self) -> float:
+        """So often what is committed is taken, where it is archived while it is written: a tenth of its age may pass unseen."""
+        return min(max(self.max_segment_age_s / 10, FOLLOW_S_MIN), FOLLOW_S_MAX)
+
+    def check_layout(self) -> None:
+        """Raises UsageError for a layout that does not go with the offload: streaming has its own, and is the only one that has it."""
+        if self.offload is OffloadMode.STREAMING and self.layout not in ("segment", "streaming"):
+            raise UsageError(f'offload = "streaming" has a layout of its own: leave layout = "{self.layout}" out')
+        if self.offload is OffloadMode.PER_SEGMENT and self.layout == "streaming":
+            raise UsageError('layout = "streaming" is that of offload = "streaming": set that, and leave the layout out')

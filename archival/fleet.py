@@ -20,7 +20,7 @@ from archival.broker.lagging_groups import LaggingGroups
 from archival.collection.collector import Border, Collected, Collector
 from archival.collection.handover import Handover
 from archival.collection.sightings import Sightings
-from archival.config import ArchivalConfig, ArchiveMode
+from archival.config import ArchivalConfig, ArchiveMode, OffloadMode
 from archival.known_pauses import KnownPauses
 from archival.members import Member, Members
 from archival.obstacle import Obstacle
@@ -45,6 +45,7 @@ from headwater_core.control.control_log import ControlLog
 from headwater_core.errors import Fenced, HeadwaterError, NotFound, TransientError, UploadStopped
 from headwater_core.files import error_kind
 from headwater_core.layouts import open_layout
+from headwater_core.layouts.streaming import OffloadBudget
 from headwater_core.objectstore.store import ObjectStore, UnfinishedUpload
 from headwater_core.partition import PartitionId, TopicPartition
 from headwater_core.segments.disk import Progressed
@@ -219,7 +220,9 @@ class ArchiverFleet:
     def __init__(self, equipment: FleetEquipment) -> None:
         self._equipment, self.clock = equipment, equipment.clock
         self.settings, self.settings_for = equipment.settings, equipment.settings_for
-        self.broker_logs = BrokerLogs(equipment.dirs, equipment.broker, equipment.clock) if equipment.broker is not None else None
+        self.broker_logs = (
+            BrokerLogs(equipment.dirs, equipment.broker, equipment.clock, self._follows) if equipment.broker is not None else None
+        )
         self.logs: LocalLogs = self.broker_logs or equipment.dirs
         self.failures: dict[TopicPartition, StepFailure] = {}  # of the last steps
         self._unread = ""  # why the metadata log cannot be read
@@ -231,6 +234,7 @@ class ArchiverFleet:
         self._topics = TopicRecords(equipment.repository, self._broker_topics.describe, clock=equipment.clock, owner=equipment.owner)
         self.tails = Tails(equipment.data_dir / "tails.json", equipment.clock)
         self._looks = CleanerLooks(equipment.data_dir / "cleaners.json", equipment.clock)
+        self._budget = OffloadBudget(self.settings().offload_buffer_bytes)
         self._shared = ArchiverEquipment(
             logs=self.logs,
             store=equipment.store,
@@ -243,6 +247,7 @@ class ArchiverFleet:
             new_uid=equipment.new_uid,
             open_segment=equipment.open_segment,
             runs_max=equipment.runs_max,
+            budget=self._budget,
             spool=lambda: cast(BinaryIO, TemporaryFile(dir=equipment.data_dir)),  # noqa: SIM115  a merge closes it
         )
         self._sightings = Sightings(equipment.data_dir / "sightings", equipment.clock)
@@ -404,6 +409,8 @@ class ArchiverFleet:
                 else:
                     done = self._advance(member, log, policy_for, watch, end)
                 done = replace(done, again_s=_sooner(done.again_s, self._again_s(member, log)))
+                if done.again_s is not None:
+                    done = replace(done, quiet=False)
                 member.glimpse = log.glimpse if done.quiet and done.again_s is None and not done.error else None
                 member.glimpse_until_s = started_s + GLIMPSE_S
         except NotFound as missing:
@@ -469,7 +476,11 @@ class ArchiverFleet:
         return Rest.by_hint(log, known.last_offset + 1, policy)
 
     def _again_s(self, member: Member, log: LocalLog) -> float | None:
-        """When to look again at a log that is sealed and will soon be committed. No event says so; the broker's checkpoint does, later."""
+        """When to look again at a log that is followed while it is written, or is sealed and will soon be committed. No event says so; the
+        broker's checkpoint does, later."""
+        settings = self.settings_for(log.partition.topic)
+        if settings.offload is OffloadMode.STREAMING and not isinstance(archiving_role(log), Standby):
+            return settings.follow_s
         if self.broker_logs is None or not awaits_commit(log):
             member.commit_waits = 0
             return None
@@ -486,6 +497,7 @@ class ArchiverFleet:
         before = archiver.head
         member.obstacle = member.rest = None
         self.look_before_work()
+        self._budget.bytes_max = self.settings().offload_buffer_bytes
         policy = self._policy_now(log, policy_for)
         interest = _Interest(self, archiver, log, policy_for, watch)
         is_idle, was_worked_on = False, log.partition in self._worked_on
@@ -517,7 +529,7 @@ class ArchiverFleet:
         if outcome.entry and not outcome.entry.gap:
             made = (*outcome.before, outcome.entry)
             done = replace(done, objects=len(made), archived_bytes=sum(entry.live_bytes for entry in made))
-        if outcome.action not in ("idle", "outrun", "reread", "archived", "gap"):
+        if outcome.action not in ("idle", "outrun", "reread", "archived", "gap", "assigned"):
             member.forget_merges()
         if policy.merge_bytes and head is not None and (outcome.progressed or not member.merge_known):
             member.merge_known = True
@@ -709,6 +721,10 @@ class ArchiverFleet:
         self._looks.save()
         self.tails.save()
 
+    def _follows(self, topic: str) -> bool:
+        """Is what it has committed archived while it is written?"""
+        return self.settings_for(topic).offload is OffloadMode.STREAMING
+
     def _identify(self, place: TopicPartition) -> PartitionId | None:
         identity = self._members.identity(place)
         if identity is None:
@@ -810,7 +826,7 @@ class ArchiverFleet:
         return log.start_offset if log.partition == partition else None
 
     def _new_archiver(self, partition: PartitionId) -> PartitionArchiver:
-        return PartitionArchiver(partition, self._shared, open_layout(self.settings_for(partition.topic).layout))
+        return PartitionArchiver(partition, self._shared, open_layout(self.settings_for(partition.topic).run_layout))
 
 
 def _known_head(member: Member, now_s: float) -> KnownHead | None:

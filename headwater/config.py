@@ -97,6 +97,7 @@ _PER_TOPIC = {  # key: the section that it overrides
     "read_priority": "hydration",
     "archive": "archival",
     "layout": "archival",
+    "offload": "archival",
     "seal_timeout": "archival",
     "offload_after": "archival",
     "offload_when_local_exceeds": "archival",
@@ -239,12 +240,25 @@ def load(file: Path | None, environ: Mapping[str, str], flags: Mapping[str, obje
             raise UsageError(f"{each.origin}: unknown key {key!r}{_nearest(key, _all_keys())}")
     if "store.url" not in given:
         given["store.url"] = Given(f"file://{sections['node'].data_dir.absolute()}/archive", "the data directory")
+    rules = tuple(_rule(name, pattern, values) for pattern, values in topics.items())
+    _check_layouts(sections["archival"], rules)
     return Config(
         **sections,
         store=_build("store", StoreConfig, given),
-        topics=tuple(_rule(name, pattern, values) for pattern, values in topics.items()),
+        topics=rules,
         origins={key: each.origin for key, each in given.items()},
     )
+
+
+def _check_layouts(archival: ArchivalConfig, rules: Iterable[TopicRule]) -> None:
+    """Raises UsageError where a layout and an offload were set that do not go together, by the section or with a rule on top of it."""
+    archival.check_layout()
+    for rule in rules:
+        changed = {key: rule.values[key] for key in ("layout", "offload") if key in rule.values}
+        try:
+            replace(archival, **changed).check_layout()
+        except UsageError as error:
+            raise UsageError(f'[topics."{rule.pattern}"]: {error}') from error
 
 
 def parse_commanded(key: str, text: str) -> Any:

@@ -6,7 +6,7 @@ answer, the checkpoint counts.
 """
 
 import threading
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -19,6 +19,7 @@ from headwater_core.partition import PartitionId, TopicPartition
 from headwater_core.segments.local_log import LocalLog
 
 PLACES_MAX = 1000  # that one request names
+FRESH_S = 0.4  # a log that is followed while it is written is asked about so often at most: with all others that are
 
 
 class Watermark(NamedTuple):
@@ -36,8 +37,10 @@ class _Answer(NamedTuple):
 class BrokerLogs:
     """Safe to use from many threads: while one request is in flight those who wait are gathered for the next one."""
 
-    def __init__(self, logs: LocalLogs, broker: Broker, clock: Clock) -> None:
-        self._logs, self._broker, self._clock = logs, broker, clock
+    def __init__(self, logs: LocalLogs, broker: Broker, clock: Clock, follows: Callable[[str], bool] = lambda topic: False) -> None:
+        """follows  is what a topic has committed archived while it is written? Then the checkpoint is always too old"""
+        self._logs, self._broker, self._clock, self._follows = logs, broker, clock, follows
+        self._followed: set[TopicPartition] = set()
         self._lock = threading.Lock()  # of the tables, held for moments
         self._request = threading.Lock()
         self._known: dict[TopicPartition, _Answer] = {}
@@ -48,9 +51,15 @@ class BrokerLogs:
         """As LogDirs.look, with the broker's high watermark where it matters."""
         began_s = self._clock.monotonic_s()
         log = self._as_known(self._logs.look(partition))
-        if not awaits_commit(log):
+        if _is_acting(log) and self._follows(partition.topic):
+            self._followed.add(partition)
+            self.expect(self._followed.copy())
+            self._ask(partition, began_s - FRESH_S)
+        elif awaits_commit(log):
+            self._ask(partition, began_s)
+        else:
+            self._followed.discard(partition)
             return log
-        self._ask(partition, began_s)
         return self._as_known(log)
 
     def expect(self, places: Iterable[TopicPartition]) -> None:
@@ -76,6 +85,7 @@ class BrokerLogs:
                 del self._known[place]
             for place in self._asked_s.keys() - set(places):
                 del self._asked_s[place]
+            self._followed &= set(places)
 
     def _as_known(self, log: LocalLog) -> LocalLog:
         """`log` with the high watermark that the broker has said, where that is newer and still counts. Asks nobody."""

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from dataclasses import replace as dataclass_replace
 from itertools import chain
 from tempfile import TemporaryFile
@@ -19,10 +19,11 @@ from archival.partition.looks import CleanerLooks
 from archival.partition.merger import Merger, Spool
 from archival.partition.run_transfer import RunTransfer, ScannedRun
 from archival.partition.source import LocalLogs, OpenSegment, PartitionSource, open_segment
+from archival.partition.streams import PartitionStreams
 from archival.partition.tails import Tails
 from archival.partition.topics import TopicRecords
 from archival.partition.uploads import Uploads
-from archival.plan.cleaner import clean_under
+from archival.plan.cleaner import clean_under, clean_with, displaced_by, is_clean
 from archival.plan.entries import with_gap
 from archival.plan.lineage import CutAt
 from archival.plan.merge_plan import plan_merge, with_merged
@@ -30,7 +31,7 @@ from archival.plan.policy import Policy
 from archival.plan.replacement import OVERTAKEN, SMALLER, Draft, holds_what_was_cleaned, irreplaceable, rereads
 from archival.plan.role import Standby, archiving_role
 from archival.plan.step_plan import may_be_empty, next_steps, supersede
-from archival.plan.steps import ClaimPartition, CutEntries, Idle, RecordGap, Replace, Revive, Step, Stop, Upload
+from archival.plan.steps import ClaimPartition, CutEntries, Follow, Idle, RecordGap, Replace, Revive, Step, Stop, Upload
 from headwater_core import milestones
 from headwater_core.errors import (
     CorruptData,
@@ -47,6 +48,7 @@ from headwater_core.errors import (
 )
 from headwater_core.files import disk_errors
 from headwater_core.layouts import Offloader
+from headwater_core.layouts.streaming import OffloadBudget
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId
 from headwater_core.segments.local_log import LocalLog
@@ -59,6 +61,7 @@ MILESTONES = (
     "archive.claimed",
     "archive.scanned",
     "archive.uploaded",
+    "stream.closed",
     "archive.committed",
     "archive.announced",
 )
@@ -76,7 +79,8 @@ class Outcome:
     """What one step did.
 
     action  "idle", "claimed", "archived", "refilled", "gap", "cut", "revived", "replaced", "reread" (a run that is to replace
-            what is live, with others), or "outrun" when another commit came first
+            what is live, with others), "assigned" (the name of an object that will be written while it fills), or "outrun" when
+            another commit came first
     reason  why nothing was done, or is left to do, for people
     entry   what the step made live
     before  what it made live before that, in the same commit
@@ -125,6 +129,7 @@ class ArchiverEquipment:
     new_uid  a name that no object has had
     runs_max  how many small sealed segments, one after the other, one commit may list
     spool    where a merge gathers bytes
+    budget   memory for what streams have taken and not sent, of all partitions together
     """
 
     logs: LocalLogs
@@ -139,6 +144,7 @@ class ArchiverEquipment:
     open_segment: OpenSegment = open_segment
     runs_max: int = 1
     spool: Spool = TemporaryFile
+    budget: OffloadBudget = field(default_factory=lambda: OffloadBudget(256 << 20))
 
 
 class PartitionArchiver:
@@ -156,6 +162,7 @@ class PartitionArchiver:
         self._source = PartitionSource(partition, equipment.logs, equipment.looks, equipment.open_segment)
         archived = ArchivedEntries(equipment.store)
         self._layout = offloader.name
+        self._streams = PartitionStreams(partition, equipment, archived)
         self._uploads = Uploads(partition, equipment.store, offloader, equipment.new_uid)
         self._branches = Branches(archived, self._uploads)
         self._runs = RunTransfer(self._source, self._looks, archived, self._uploads, self._branches)
@@ -203,6 +210,8 @@ class PartitionArchiver:
             except (Fenced, UnknownOutcome, ManifestChanged, UnsupportedFormat):
                 self._held.doubt()
                 raise
+            finally:
+                self._streams.check(self.head)
 
     def load(self) -> Head | None:
         """The head as the bucket has it now. Raises what ManifestRepository.load raises, and CorruptData when it is gone."""
@@ -276,10 +285,12 @@ class PartitionArchiver:
 
     def _step(self, policy: Policy, log: LocalLog) -> Outcome:
         if isinstance(acting := archiving_role(log), Standby):
+            self._streams.give_up(acting.reason)
             return Outcome(action="idle", reason=acting.reason, is_last=True)
         if policy.off:
             return Outcome(action="idle", reason=policy.off, is_last=True)
         self._held.load()
+        policy = self._streams.follow(self.head, log, policy)
         if self.head:
             self._announcer.announce(self.head)
             if self.head.writer == self._writer:
@@ -312,6 +323,7 @@ class PartitionArchiver:
             policy=policy,
             tail_age_ms=self._tail_age_ms(log),
             overtaken=lambda first: self._looks.overtaken(log, head, first, policy.stale_keys_below),
+            held_to=self._streams.held_to,
         )
 
     def _execute(self, step: Step, log: LocalLog, policy: Policy) -> Outcome | CutAt | None:
@@ -332,6 +344,8 @@ class PartitionArchiver:
             return self._revive(step, head, log)
         if isinstance(step, RecordGap):
             return self._gap(step, head, log, policy.gap_reason)
+        if isinstance(step, Follow):
+            return self._follow(step, head, log, policy)
         assert isinstance(step, Upload)
         return self._upload(step, head, log, policy)
 
@@ -366,11 +380,13 @@ class PartitionArchiver:
         reached: str = "archive.committed",
         *,
         claims: bool = False,
+        fails: bool = False,
         appends: bool = False,
         uploads: Uploads | None = None,
     ) -> Head:
         before, draft = self.head, self._draft
-        head = self._held.commit(after)
+        head = self._held.commit(self._streams.assigned(before, after, fails=fails or claims))
+        self._streams.committed(before, head)
         (uploads or self._uploads).committed()
         self._draft = draft.beside(head) if appends and draft is not None and draft.of == before else None  # it was of the head before
         if before is not None and head.fence > before.fence:  # what was uploaded under the one before is not named again
@@ -528,6 +544,30 @@ class PartitionArchiver:
             is_last=rest is not None,
         )
 
+    def _follow(self, step: Follow, head: Head, log: LocalLog, policy: Policy) -> Outcome | None:
+        """Go on with the object that is written while it fills; None where it cannot begin: then the run goes as others do."""
+        if self._is_outrun(head):
+            return _OUTRUN
+        if not self._streams.may_write(head):
+            self._source.look_again(log)
+            self._commit(head, fails=True)
+            return Outcome(action="assigned", reason=f"what follows offset {head.last_offset} has a name now")
+        closed = self._streams.advance(step, head, log, policy, self._tail_age_ms(log), self._uploads)
+        if closed is None:
+            return None
+        if isinstance(closed, str):
+            return Outcome(action="idle", reason=closed, is_last=True)
+        entry, scan = closed
+        again = self._source.look_again(log, entry)
+        clean_to = clean_with(head, log, again)
+        entry = replace(entry, cleaned=is_clean(entry, clean_to), displaced_by=displaced_by(entry, scan, again))
+        milestones.reached("stream.closed")
+        self._commit(replace(head, entries=head.entries.followed_by(entry), last_offset=entry.last_offset, clean_to=clean_to))
+        self._streams.remember(entry, scan)
+        self._in_vain = 0
+        self._log.info("run_archived", base_offset=entry.base_offset, last_offset=entry.last_offset, size_bytes=entry.size_bytes)
+        return Outcome(action="archived", entry=entry)
+
     def _idle_after(self, log: LocalLog, policy: Policy) -> Idle | None:
         """What a step on the same look would find now, after a commit, if that is nothing to do. A compacted log is looked at once more:
         how far its cleaner is must be seen often."""
@@ -611,7 +651,7 @@ class PartitionArchiver:
         """Is there nothing that comes before a merge, as far as it is sure to be something? A log that is behind has no say."""
         steps = self._next_steps(log, policy)
         step = next(each for each in steps if not may_be_empty(each))
-        return isinstance(step, Idle) and step.compared
+        return isinstance(step, Follow) or (isinstance(step, Idle) and step.compared)
 
     # What else a step needs, and what it reports
 

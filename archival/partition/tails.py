@@ -34,6 +34,9 @@ class Tails:
         self._changed = False
         self._saving = threading.Lock()
 
+    def now_ms(self) -> int:
+        return self._clock.now_ms()
+
     def age_ms(self, partition: PartitionId, next_offset: int) -> int:
         """For how many milliseconds `next_offset` has been the first offset that waits."""
         key, now = _key(partition), self._clock.now_ms()

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from archival.plan.steps import Upload
 from headwater_core import milestones
 from headwater_core.errors import HeadwaterError, SourceChanged, UploadStopped
-from headwater_core.layouts import NewRun, Offloader
+from headwater_core.layouts import NewRun, Offloaded, Offloader
 from headwater_core.objectstore.digest import digest_of
 from headwater_core.objectstore.paced_file import paced
 from headwater_core.objectstore.store import ObjectStore
@@ -33,7 +33,7 @@ class Uploads:
 
     def __init__(self, partition: PartitionId, store: ObjectStore, offloader: Offloader, new_uid: Callable[[], str]) -> None:
         self._partition, self._store, self._offloader, self._new_uid = partition, store, offloader, new_uid
-        self._metadata = {"headwater-cluster": partition.cluster_id, "headwater-partition": f"{partition.topic}:{partition.partition}"}
+        self.metadata = {"headwater-cluster": partition.cluster_id, "headwater-partition": f"{partition.topic}:{partition.partition}"}
         self.pace: Callable[[int], object] | None = None  # called before each piece of an upload: see paced_file.PacedFile
         self._begun: Upload | None = None  # whose entry is among the confirmed ones, if it got there
         self._confirmed: list[tuple[Entry, Entry]] = []  # (what was wanted, what the store has)
@@ -41,28 +41,7 @@ class Uploads:
 
     def new_entry(self, base_offset: int, last_offset: int, scan: RunScan, fence: int) -> Entry:
         """An entry for what was scanned, under a new key; its object is not there yet."""
-        uid = self._new_uid()
-        key = keys.data(self._partition, base_offset, last_offset, fence, uid, self._offloader.name)
-        return Entry(
-            base_offset=base_offset,
-            last_offset=last_offset,
-            epochs=scan.epochs,
-            first_timestamp_ms=scan.first_timestamp_ms,
-            last_timestamp_ms=scan.last_timestamp_ms,
-            records=scan.records,
-            uid=uid,
-            fence=fence,
-            key=key,
-            size_bytes=scan.size_bytes,
-            live_bytes=scan.size_bytes,
-            digest=scan.digest,
-            index_key=keys.index(key),
-            layout=self._offloader.name,
-            open_from=scan.open_from,
-            aborted=len(scan.aborted),
-            aborted_from=scan.aborted_from,
-            max_producer_id=scan.max_producer_id,
-        )
+        return new_entry(self._partition, base_offset, last_offset, scan, fence, self._new_uid(), self._offloader.name)
 
     def upload(self, entry: Entry, source: BinaryIO, scan: RunScan) -> Entry:
         """`upload_all` for one."""
@@ -109,26 +88,13 @@ class Uploads:
             for entry, source, scan in uploads
         ]
         try:
-            offloaded = self._offloader.offload(self._store, runs, self._metadata)
+            offloaded = self._offloader.offload(self._store, runs, self.metadata)
         except HeadwaterError as error:
             if isinstance(error, UploadStopped) or not isinstance(error, SourceChanged):
                 self._sent = [(_nameless(each.entry), each.entry) for each in uploads]
             raise
         milestones.reached("archive.uploaded")
-        confirmed = [
-            replace(
-                each.entry,
-                size_bytes=done.size_bytes,
-                live_bytes=done.run_bytes,
-                digest=done.digest,
-                held_bytes=done.run_bytes if done.is_wrapped else 0,
-                held_digest=done.run_digest if done.is_wrapped else "",
-                index_bytes=done.index_bytes,
-                index_digest=done.index_digest,
-                context=done.context,
-            )
-            for each, done in zip(uploads, offloaded, strict=True)
-        ]
+        confirmed = [with_offloaded(each.entry, done) for each, done in zip(uploads, offloaded, strict=True)]
         self._confirmed += [(_nameless(each.entry), entry) for each, entry in zip(uploads, confirmed, strict=True)]
         return confirmed
 
@@ -155,6 +121,47 @@ class Uploads:
         """All that was wanted is listed, or will not be wanted again."""
         self._confirmed.clear()
         self._sent = []
+
+
+def new_entry(partition: PartitionId, base_offset: int, last_offset: int, scan: RunScan, fence: int, uid: str, layout: str) -> Entry:
+    """An entry for what was scanned; its object is not there yet."""
+    key = keys.data(partition, base_offset, last_offset, fence, uid, layout)
+    return Entry(
+        base_offset=base_offset,
+        last_offset=last_offset,
+        epochs=scan.epochs,
+        first_timestamp_ms=scan.first_timestamp_ms,
+        last_timestamp_ms=scan.last_timestamp_ms,
+        records=scan.records,
+        uid=uid,
+        fence=fence,
+        key=key,
+        size_bytes=scan.size_bytes,
+        live_bytes=scan.size_bytes,
+        digest=scan.digest,
+        index_key=keys.index(key),
+        layout=layout,
+        held=(base_offset, last_offset) if keys.parse_data(key) is None else None,
+        open_from=scan.open_from,
+        aborted=len(scan.aborted),
+        aborted_from=scan.aborted_from,
+        max_producer_id=scan.max_producer_id,
+    )
+
+
+def with_offloaded(entry: Entry, done: Offloaded) -> Entry:
+    """`entry` with what its layout has left in the store."""
+    return replace(
+        entry,
+        size_bytes=done.size_bytes,
+        live_bytes=done.run_bytes,
+        digest=done.digest,
+        held_bytes=done.run_bytes if done.is_wrapped else 0,
+        held_digest=done.run_digest if done.is_wrapped else "",
+        index_bytes=done.index_bytes,
+        index_digest=done.index_digest,
+        context=done.context,
+    )
 
 
 def _nameless(entry: Entry) -> Entry:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from archival.plan.lineage import branches_at, lies_on
+from archival.plan.stream_plan import LAYOUT
 from headwater_core.epochs import EpochHistory
 from manifests.entry import ENTRY_EPOCHS_MAX, OFFSET_MAX, Entry, EpochOffset
 from manifests.entry_tree import EntryTree
@@ -124,7 +125,13 @@ class _Group:
     def _may_be_merged(self, entry: Entry, layout: str) -> bool:
         """Its object is verified and small, and what else that object holds will not be wanted: a part that was cut off may live again,
         as long as the head lists it, and continues the same object then."""
-        if entry.gap or not entry.epochs or not entry.digest or entry.layout != layout or 2 * entry.live_bytes >= self.target_bytes:
+        if (
+            entry.gap
+            or not entry.epochs
+            or not entry.digest
+            or entry.layout not in (layout, LAYOUT)
+            or 2 * entry.live_bytes >= self.target_bytes
+        ):
             return False
         return not entry.is_cut or all(each.uid != entry.uid for each in self.head.superseded.at_base(entry.next_offset))
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from archival.config import DAY_S, ArchivalConfig, ArchiveMode
+from archival.config import DAY_S, ArchivalConfig, ArchiveMode, OffloadMode
 
 PAUSED = "paused "  # how the reason of a pause begins
 
@@ -36,6 +36,18 @@ class TriggerBound(NamedTuple):
     reason: str
 
 
+class StreamLimits(NamedTuple):
+    """When an object that is written while it fills is closed.
+
+    age_ms     after its first record was seen waiting
+    completes  at once: what is committed now is all that it gets
+    """
+
+    segment_bytes: int
+    age_ms: int
+    completes: bool = False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     """tail_after_ms  archive the committed part of an unfinished segment when it has waited this long; None: never
@@ -47,6 +59,7 @@ class Policy:
     gap_reason        why the log may lack what was not archived in time; "" where nobody knows
     merge_bytes       small neighbours become objects of up to this size; 0: nothing is merged
     min_saved_percent  what is archived of a compacted log is replaced when that saves so much of it; None: not for that
+    stream            what is committed goes into objects that are written while they fill; None: segments go one by one
     triggers          what sealed segments wait for; None: they go at once
     bound             what that comes to now, for the log that is planned for: see archival.plan.offload_trigger
 
@@ -64,6 +77,7 @@ class Policy:
     gap_reason: str = ""
     triggers: Triggers | None = None
     bound: TriggerBound | None = None
+    stream: StreamLimits | None = None
 
     def __post_init__(self) -> None:
         if any(each is not None and each < 0 for each in (self.tail_after_ms, self.end, self.begin_anew_epoch, self.stale_keys_below)):
@@ -91,8 +105,13 @@ class Policy:
         if not requested and (settings.offload_after_s is not None or settings.offload_when_local_exceeds is not None):
             after_ms = None if settings.offload_after_s is None else settings.offload_after_s * 1000
             triggers = Triggers(after_ms, settings.offload_when_local_exceeds)
+        stream = None
+        if settings.offload is OffloadMode.STREAMING:
+            stream = StreamLimits(settings.max_segment_bytes, settings.max_segment_age_s * 1000, completes=requested)
+            triggers = None  # of sealed segments, for which nothing waits here
         may = settings.archive is ArchiveMode.AUTO or (settings.archive is ArchiveMode.MANUAL and (requested or triggers is not None))
         return cls(
+            stream=stream,
             off="" if may else f"archive = {settings.archive.value}",
             triggers=triggers,
             tail_after_ms=settings.seal_timeout_s * 1000,

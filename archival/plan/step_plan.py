@@ -8,7 +8,7 @@ from archival.plan.lineage import Behind, CutAt, branches_at, is_proven, newest_
 from archival.plan.policy import Policy
 from archival.plan.replacement import Overtaken, plan_overtaken, plan_replacement, plan_smaller
 from archival.plan.role import Standby, archiving_role
-from archival.plan.steps import ClaimPartition, CutEntries, Idle, RecordGap, Revive, Step, Stop, Upload
+from archival.plan.steps import ClaimPartition, CutEntries, Follow, Idle, RecordGap, Revive, Step, Stop, Upload
 from headwater_core.errors import UnfinishedSwap, UnrelatedLog
 from headwater_core.segments.local_log import LocalLog
 from manifests.entry import Entry
@@ -17,11 +17,19 @@ from manifests.head import Head
 
 
 def next_steps(
-    log: LocalLog, head: Head | None, *, writer: str, policy: Policy, tail_age_ms: int, overtaken: Overtaken = lambda _: ""
+    log: LocalLog,
+    head: Head | None,
+    *,
+    writer: str,
+    policy: Policy,
+    tail_age_ms: int,
+    overtaken: Overtaken = lambda _: "",
+    held_to: int = 0,
 ) -> Iterator[Step]:
     """The steps open to `writer`'s archiver beside `log`, best first.
 
     tail_age_ms  since the offset after the head's last one was first seen waiting, or that last one was committed
+    held_to      up to here an open object holds what follows the head's last offset, whatever the log still offers
     """
     acting = archiving_role(log)
     if isinstance(acting, Standby):
@@ -32,7 +40,7 @@ def next_steps(
         yield step
     else:
         assert head  # without one comes a claim
-        yield from _archiving(log, head, log.high_watermark or 0, policy, tail_age_ms, overtaken)
+        yield from _archiving(log, head, log.high_watermark or 0, policy, tail_age_ms, overtaken, held_to)
 
 
 def may_be_empty(step: Step) -> bool:
@@ -76,14 +84,18 @@ def _claim_or_cut(
     return ClaimPartition(head.start_offset, leader_epoch) if leader_epoch > head.leader_epoch else None
 
 
-def _archiving(log: LocalLog, head: Head, high_watermark: int, policy: Policy, tail_age_ms: int, overtaken: Overtaken) -> Iterator[Step]:
+def _archiving(
+    log: LocalLog, head: Head, high_watermark: int, policy: Policy, tail_age_ms: int, overtaken: Overtaken, held_to: int
+) -> Iterator[Step]:
     if replace := plan_replacement(log, head, high_watermark, overtaken):
         yield replace
         if isinstance(replace, Stop):
             return
     yield from _refills(log, head, high_watermark, overtaken)
     yield from _revivals(log, head, high_watermark)
-    if head.next_offset < log.start_offset:
+    if head.next_offset < min(log.start_offset, held_to):
+        yield Follow(head.next_offset, held_to)  # the broker has deleted what is open
+    elif head.next_offset < log.start_offset:
         yield RecordGap(head.next_offset, log.start_offset - 1)
     for step in _uploads(log, head, high_watermark, policy, tail_age_ms, overtaken):
         if isinstance(step, Idle) and (smaller := plan_smaller(log, head, high_watermark, policy.min_saved_percent)):
@@ -160,6 +172,8 @@ def _uploads(log: LocalLog, head: Head, high_watermark: int, policy: Policy, tai
     if replace := plan_overtaken(log, head, read_from, overtaken):
         yield replace
         return
+    if policy.stream is not None and not proof and read_from == first:  # a cleaner rewrites what would still be read
+        yield Follow(first, high_watermark if policy.end is None else min(high_watermark, max(policy.end, first + 1)))
     for segment, end in log.segments_from(read_from):
         if end is not None and end <= high_watermark:
             if policy.end is not None and end > policy.end:

@@ -83,6 +83,18 @@ class RecordGap:
             raise ValueError(f"offsets out of order: {self}")
 
 
+@dataclass(frozen=True, slots=True)
+class Follow:
+    """Go on with the object that is written while it fills: it may take what is committed below `end`, from `first` on at its begin."""
+
+    first: int
+    end: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.first < self.end:
+            raise ValueError(f"offsets out of order: {self}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upload:
     """Archive whole batches of one segment.
@@ -106,4 +118,4 @@ class Upload:
             raise ValueError(f"offsets out of order: {self}")
 
 
-Step = Idle | Stop | ClaimPartition | CutEntries | Replace | Revive | RecordGap | Upload
+Step = Idle | Stop | ClaimPartition | CutEntries | Replace | Revive | RecordGap | Follow | Upload

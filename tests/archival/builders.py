@@ -15,6 +15,7 @@ from archival.partition.topics import TopicFacts, TopicRecords
 from archival.plan.policy import Policy
 from headwater_core.epochs import EpochHistory
 from headwater_core.layouts import open_layout
+from headwater_core.layouts.streaming import OffloadBudget
 from headwater_core.objectstore.store import PLAIN, ObjectForm, ObjectStore
 from headwater_core.partition import PartitionId, TopicPartition, topic_id_text
 from headwater_core.segments import checkpoints
@@ -162,6 +163,7 @@ class Agent:
 
     def __post_init__(self) -> None:
         self.uids = 0
+        self.budget = OffloadBudget(1 << 20)
         self.looks = CleanerLooks(self.looks_file, self.clock)
         self.logs = LogDirs([self.root], owned=self.owned)
         self.repository = ManifestRepository(self.store)
@@ -182,6 +184,7 @@ class Agent:
             new_uid=self._new_uid,
             open_segment=self.open_segment,
             runs_max=self.runs_max,
+            budget=self.budget,
         )
         return PartitionArchiver(partition, equipment, open_layout(self.layout))
 

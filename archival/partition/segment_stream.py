@@ -1,0 +1,212 @@
+"""The object that is written while it fills: what is committed is taken from the local log, place by place, and sent part by part (PIP-76).
+
+Taking reads headers alone. Every byte is verified when it is cut into a part, and compared with that when it is sent. A file stays open
+until its last byte has gone, so the broker may delete it meanwhile.
+"""
+
+import weakref
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import BinaryIO, NamedTuple
+from uuid import UUID
+
+from archival.partition.source import OpenSegment, check_unchanged
+from archival.partition.uploads import new_entry, with_offloaded
+from archival.plan.stream_plan import LAYOUT
+from headwater_core.epochs import EpochStart
+from headwater_core.errors import HeadwaterError, SourceChanged, SuspectedGap, TruncatedData
+from headwater_core.layouts.streaming import FileExtent, LedgerEntries, OfferResult, OffloadBudget, StreamingOffloader
+from headwater_core.objectstore.store import ObjectStore
+from headwater_core.partition import PartitionId
+from headwater_core.segments.batch_walk import headers
+from headwater_core.segments.batches import LENGTH_FROM
+from headwater_core.segments.local_log import LocalLog, LocalSegment
+from headwater_core.segments.run_scan import RunScan
+from headwater_core.segments.transactions import OpenTransaction
+from manifests import keys
+from manifests.entry import ENTRY_EPOCHS_MAX, Entry
+from manifests.pending_list import PendingObject
+
+
+class BatchPlace(NamedTuple):
+    """Where the batch at `offset` begins: at which byte of which segment's file, as which of its batches, from 0."""
+
+    ledger_id: int
+    inode: int
+    offset: int
+    position: int
+    entry_id: int
+
+
+class ClosedStream(NamedTuple):
+    """Its objects are confirmed."""
+
+    entry: Entry
+    scan: RunScan
+
+
+class SegmentStream:
+    """One object, from its first byte to its last.
+
+    size_bytes    of all that was taken; next_offset: the offset after it
+    epochs        where each leader epoch begins in that
+    place         where the next batch is expected, so that the next object need not search it
+    is_full       it takes nothing more
+    cannot_begin  no batch begins right where it is to begin, or one of an older leader epoch than `newest_epoch`
+
+    What it raises ends it, then it is to be given up; after a TransientError other than SourceChanged the same call may be repeated.
+    """
+
+    def __init__(
+        self,
+        partition: PartitionId,
+        store: ObjectStore,
+        pending: PendingObject,
+        *,
+        budget: OffloadBudget,
+        open_before: tuple[OpenTransaction, ...],
+        newest_epoch: int,
+        metadata: Mapping[str, str],
+        pace: Callable[[int], object],
+        open_segment: OpenSegment,
+        place: BatchPlace | None = None,
+    ) -> None:
+        self.pending, self.place, self._partition, self._open_segment = pending, place, partition, open_segment
+        offloader = StreamingOffloader(
+            store, partition, prefix=keys.stream_folder(partition, pending.fence), fence=pending.fence, budget=budget, pace=pace
+        )
+        self._handle = offloader.streaming_offload(
+            UUID(pending.uid),
+            {},
+            base_offset=pending.base_offset,
+            open_before=open_before,
+            assigned_ms=pending.assigned_ms,
+            extra_metadata=metadata,
+        )
+        self._files: dict[int, BinaryIO] = {}  # by ledger
+        weakref.finalize(self, _close_all, self._files)
+        self._newest_epoch = newest_epoch
+        self.next_offset = pending.base_offset
+        self.epochs: tuple[EpochStart, ...] = ()
+        self.is_full = self.cannot_begin = False
+
+    @property
+    def size_bytes(self) -> int:
+        return self._handle.offered_bytes
+
+    @property
+    def is_closed(self) -> bool:
+        return self._handle.is_closed
+
+    def covers(self, offset: int) -> bool:
+        return self.pending.base_offset <= offset < self.next_offset
+
+    def take(self, log: LocalLog, end: int, bytes_max: int) -> None:
+        """Take what is committed below `end`, until there are `bytes_max`, or one larger batch; less where the budget is used up."""
+        for segment, sealed_at in log.segments_from(self.next_offset):
+            if self.is_full or segment.base_offset > self.next_offset or not self._take_from(segment, end, bytes_max):
+                return
+            if sealed_at is None or self.next_offset < sealed_at:
+                return
+            self._seal(segment)
+
+    def _take_from(self, segment: LocalSegment, end: int, bytes_max: int) -> bool:
+        """Whether all was taken that is there below `end`."""
+        file = self._file(segment)
+        size_bytes = check_unchanged(segment, file)
+        begin = self._locate(segment, file, size_bytes)
+        if begin is None:
+            return False
+        count, position, next_offset, epochs = 0, begin.position, self.next_offset, self.epochs
+        with suppress(TruncatedData):  # a batch that is still being written
+            for at, header in headers(file, begin.position, size_bytes, where=str(segment.path)):
+                batch_end = at + LENGTH_FROM + header.batch_length
+                if header.last_offset >= end or batch_end > size_bytes:
+                    break
+                if header.base_offset != next_offset:
+                    raise SuspectedGap(
+                        f"{segment.path} goes from offset {next_offset - 1} to {header.base_offset}, and nothing proves compaction"
+                    )
+                begins_epoch = header.leader_epoch >= 0 and (not epochs or epochs[-1].epoch != header.leader_epoch)
+                size_then = self.size_bytes + batch_end - begin.position
+                if (size_then > bytes_max or (begins_epoch and len(epochs) == ENTRY_EPOCHS_MAX)) and (count or self.size_bytes):
+                    self.is_full = True
+                    break
+                if begins_epoch:
+                    epochs = (*epochs, EpochStart(header.leader_epoch, header.base_offset))
+                count, position, next_offset = count + 1, batch_end, header.last_offset + 1
+        if not count:
+            return False
+        extent = FileExtent(file.fileno(), begin.position, position - begin.position)
+        done = self._handle.offer(LedgerEntries(segment.base_offset, begin.entry_id, extent, count))
+        if done is not OfferResult.SUCCESS:
+            self.is_full = done is OfferResult.FAIL_SEGMENT_CLOSED
+            return False
+        self.next_offset, self.epochs = next_offset, epochs
+        self.place = begin._replace(offset=next_offset, position=position, entry_id=begin.entry_id + count)
+        return not self.is_full
+
+    def _locate(self, segment: LocalSegment, file: BinaryIO, size_bytes: int) -> BatchPlace | None:
+        """The batch that is due in `segment`; None when there is none yet, or none that begins there."""
+        known, where = self.place, str(segment.path)
+        inode = segment.generation.inode
+        if known is not None and (known.inode, known.offset) == (inode, self.next_offset) and known.position <= size_bytes:
+            return known
+        count = 0
+        with suppress(TruncatedData):
+            for position, header in headers(file, 0, size_bytes, where=where):
+                if header.last_offset >= self.next_offset:
+                    if header.base_offset != self.next_offset or header.leader_epoch < self._newest_epoch:
+                        if self.size_bytes:
+                            raise SourceChanged(f"{where}: no batch begins at offset {self.next_offset} any more")
+                        self.cannot_begin = True
+                        return None
+                    return BatchPlace(segment.base_offset, inode, self.next_offset, position, count)
+                count += 1
+        return None
+
+    def _file(self, segment: LocalSegment) -> BinaryIO:
+        if segment.base_offset not in self._files:
+            self._files[segment.base_offset] = self._open_segment(segment)
+        return self._files[segment.base_offset]
+
+    def _seal(self, segment: LocalSegment) -> None:
+        if self.place is not None:
+            closed_ms = segment.generation.modified_ns // 1_000_000
+            self._handle.seal_ledger(segment.base_offset, entries=self.place.entry_id, size_bytes=segment.size_bytes, closed_ms=closed_ms)
+
+    def send(self) -> None:
+        """Every part that is full, and close what is not wanted any more."""
+        while self._handle.send_part():
+            pass
+        unsent = self._handle.unsent_from
+        for ledger_id in [each for each in self._files if unsent is None or each < unsent.ledger_id]:
+            if self.place is None or ledger_id != self.place.ledger_id:
+                self._files.pop(ledger_id).close()
+
+    def close(self, now_ms: int) -> ClosedStream:
+        """Send the rest, make the objects, index last."""
+        self._handle.close(last_offset=self.next_offset - 1, offloaded_ms=now_ms)
+        done, scan = self._handle.offloaded(), self._handle.scan()
+        first, last = self.pending.base_offset, self.next_offset - 1
+        if (scan.base_offset, scan.last_offset, scan.first_gap) != (first, last, None):
+            raise SourceChanged(
+                f"{self.pending.uid}: offsets {first} to {last} were taken, {scan.base_offset} to {scan.last_offset} are there"
+            )
+        entry = new_entry(self._partition, first, last, scan, self.pending.fence, self.pending.uid, LAYOUT)
+        return ClosedStream(with_offloaded(entry, done), scan)
+
+    def give_up(self) -> None:
+        """Drop what was sent, as far as the store lets it be dropped now, and close all files."""
+        with suppress(HeadwaterError):  # garbage collection finds it
+            self._handle.abort()
+        self.release()
+
+    def release(self) -> None:
+        """Close all files."""
+        _close_all(self._files)
+
+
+def _close_all(files: dict[int, BinaryIO]) -> None:
+    while files:
+        files.popitem()[1].close()

@@ -1,0 +1,194 @@
+"""The objects of one partition that are written while they fill, one after the other: begun, followed, closed, or given up."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Protocol
+
+import structlog
+
+from archival.partition.entry_reader import ArchivedEntries
+from archival.partition.segment_stream import BatchPlace, ClosedStream, SegmentStream
+from archival.partition.source import OpenSegment
+from archival.partition.tails import Tails
+from archival.partition.uploads import Uploads
+from archival.plan.lineage import branches_at, newest_epoch
+from archival.plan.policy import Policy, StreamLimits
+from archival.plan.steps import Follow
+from archival.plan.stream_plan import LAYOUT, assigned_to, reason_to_close, with_assignment
+from headwater_core import milestones
+from headwater_core.errors import HeadwaterError, NotFound, SourceChanged, TransientError
+from headwater_core.layouts.streaming import OffloadBudget
+from headwater_core.objectstore.store import ObjectStore
+from headwater_core.partition import PartitionId
+from headwater_core.segments.local_log import LocalLog
+from headwater_core.segments.run_scan import RunScan
+from manifests.entry import Entry
+from manifests.entry_tree import EntryTree
+from manifests.head import Head
+
+
+class StreamEquipment(Protocol):
+    """What it takes of an archiver's."""
+
+    @property
+    def store(self) -> ObjectStore: ...
+    @property
+    def tails(self) -> Tails: ...
+    @property
+    def writer(self) -> str: ...
+    @property
+    def new_uid(self) -> Callable[[], str]: ...
+    @property
+    def open_segment(self) -> OpenSegment: ...
+    @property
+    def budget(self) -> OffloadBudget: ...
+
+
+class PartitionStreams:
+    """Lost with the process: what was begun is begun again then, under another name, from the log."""
+
+    def __init__(self, partition: PartitionId, equipment: StreamEquipment, archived: ArchivedEntries) -> None:
+        self._partition, self._equipment, self._archived = partition, equipment, archived
+        self._stream: SegmentStream | None = None
+        self._own_uid = ""  # the name that this very process has assigned
+        self._limits: StreamLimits | None = None  # as they were when it was last followed
+        self._streams: bool | None = None  # is something written while it fills? None: not known yet
+        self._place: BatchPlace | None = None
+        self._log = structlog.get_logger().bind(partition=str(partition), topic_id=partition.topic_id, writer=equipment.writer)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of what was taken and is not listed yet."""
+        return self._stream.size_bytes if self._stream is not None else 0
+
+    @property
+    def held_to(self) -> int:
+        """The offset after what was taken and is not listed yet; 0 where there is nothing."""
+        return self._stream.next_offset if self._stream is not None and self._stream.size_bytes else 0
+
+    def follow(self, head: Head | None, log: LocalLog, policy: Policy) -> Policy:
+        """What `policy` comes to: where streaming was switched off, the object that is open is completed first. One that holds what `log`
+        has lost is given up: it is never completed over a dead branch."""
+        self.check(head)
+        stream = self._stream
+        if stream is not None and stream.size_bytes and branches_at(log.epochs, EntryTree((_as_entry(stream),))) is not None:
+            self.give_up("the log was cut below what it holds")
+        limits, is_open = policy.stream or self._limits, self.size_bytes > 0
+        if policy.stream is None and is_open and limits is not None:
+            self._streams = None  # nothing follows
+            return replace(policy, stream=limits._replace(completes=True))
+        self._streams, self._limits = policy.stream is not None, policy.stream
+        if limits is not None and is_open and head is not None and head.next_offset < log.start_offset:
+            return replace(policy, stream=limits._replace(completes=True))  # the broker deletes what is open
+        return policy
+
+    def may_write(self, head: Head) -> bool:
+        """Is there a name for what is to be written that no other process can have used, and that has not failed?"""
+        pending = assigned_to(head)
+        return pending is not None and pending.uid == self._own_uid
+
+    def advance(self, step: Follow, head: Head, log: LocalLog, policy: Policy, age_ms: int, uploads: Uploads) -> ClosedStream | str | None:
+        """Take what is committed and send what is full. The closed object when it is; else why it is open, for people; None where no object
+        can begin. Raises what the log and the store do; what was written may be given up then."""
+        assert policy.stream is not None
+        if self._stream is None:
+            self._stream = self._begin(head, uploads)
+        stream = self._stream
+        try:
+            if not stream.is_closed:
+                stream.take(log, step.end, policy.stream.segment_bytes)
+                if stream.cannot_begin:
+                    self._stream = None
+                    stream.release()
+                    return None
+                stream.send()
+            if not stream.size_bytes:
+                return "nothing of it is a whole batch, or the offload buffer is full"
+            if not stream.is_closed:
+                reason = reason_to_close(policy.stream, size_bytes=stream.size_bytes, age_ms=age_ms, is_full=stream.is_full)
+                if not reason:
+                    return f"a stream is open: {stream.size_bytes} bytes of {policy.stream.segment_bytes}, {age_ms // 1000} s old"
+            if (log.high_watermark or 0) < stream.next_offset:
+                return f"the high watermark fell below {stream.next_offset}, where a stream ends"
+            closed = stream.close(self._equipment.tails.now_ms())
+        except TransientError as error:
+            if isinstance(error, SourceChanged):
+                self.give_up(str(error))
+            raise
+        except NotFound as error:
+            self.give_up(str(error))
+            raise TransientError(f"{self._partition}: what was sent of a stream is gone: {error}") from error
+        except HeadwaterError as error:
+            self.give_up(str(error))
+            raise
+        milestones.reached("stream.uploaded")
+        return closed
+
+    def _begin(self, head: Head, uploads: Uploads) -> SegmentStream:
+        pending = assigned_to(head)
+        assert pending is not None
+        return SegmentStream(
+            self._partition,
+            self._equipment.store,
+            pending,
+            budget=self._equipment.budget,
+            open_before=self._archived.open_after(head.entries),
+            newest_epoch=newest_epoch(head.entries),
+            metadata=uploads.metadata,
+            pace=lambda size_bytes: None if uploads.pace is None else uploads.pace(size_bytes),
+            open_segment=self._equipment.open_segment,
+            place=self._place,
+        )
+
+    def assigned(self, before: Head | None, after: Head, *, fails: bool) -> Head:
+        """See with_assignment."""
+        new_uid, now_ms = self._equipment.new_uid, self._equipment.tails.now_ms()
+        return with_assignment(before, after, streams=self._streams, fails=fails, new_uid=new_uid, now_ms=now_ms)
+
+    def committed(self, before: Head | None, head: Head) -> None:
+        """`head` follows `before`, by a commit of this process."""
+        pending, was = assigned_to(head), assigned_to(before) if before is not None else None
+        if pending is not None and (was is None or pending.uid != was.uid):
+            self._own_uid = pending.uid
+        self.check(head)
+
+    def check(self, head: Head | None) -> None:
+        """What `head` does not name as pending nobody will list any more."""
+        stream = self._stream
+        if stream is None:
+            return
+        pending = assigned_to(head) if head is not None else None
+        if pending is not None and pending.uid == stream.pending.uid:
+            return
+        self._place = stream.place
+        if head is not None and head.entries and head.entries[-1].uid == stream.pending.uid:
+            self._stream = None
+            stream.release()
+        else:
+            self.give_up("another commit came first")
+
+    def remember(self, entry: Entry, scan: RunScan) -> None:
+        """It is listed now."""
+        self._archived.remember_open(entry, scan.open_transactions)
+
+    def give_up(self, reason: str) -> None:
+        """What was begun is begun again, under another name."""
+        stream, self._stream = self._stream, None
+        if stream is None:
+            return
+        self._own_uid = ""
+        if stream.size_bytes:
+            self._log.info("stream_given_up", uid=stream.pending.uid, size_bytes=stream.size_bytes, reason=reason)
+        stream.give_up()
+
+
+def _as_entry(stream: SegmentStream) -> Entry:
+    """As far as its lineage goes."""
+    return Entry(
+        base_offset=stream.pending.base_offset,
+        last_offset=stream.next_offset - 1,
+        epochs=stream.epochs,
+        layout=LAYOUT,
+        size_bytes=stream.size_bytes,
+        live_bytes=stream.size_bytes,
+    )

@@ -1,0 +1,115 @@
+"""What is committed is taken from the log as places in files, and sent as parts fill."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from archival.plan.policy import StreamLimits
+from headwater_core.errors import SuspectedGap
+from tests.archival.builders import Agent, Directory, fill, ranges
+from tests.archival.stream_objects import AGE_MS, FLUSH, STREAM, live_bytes
+from tests.headwater_core.objectstore.memory import MemoryStore
+from tests.headwater_core.segments.builders import a_batch, a_segment
+
+
+def test_one_object_holds_several_segments_and_one_segment_lies_in_several(directory: Directory, agent: Agent) -> None:
+    written = fill(directory, 0, 10, 20, end=25)
+    assert agent.run(FLUSH) == ["claimed", "archived", "caught up"]
+    assert ranges(agent.head.entries) == [(0, 24)]
+    directory.append(20, a_segment(25, 5))
+    directory.high_watermark(30)
+    agent.run(FLUSH)
+    assert ranges(agent.head.entries) == [(0, 24), (25, 29)]
+    assert live_bytes(agent.store, agent.head) == written + a_segment(25, 5)
+
+
+def test_history_is_cut_into_objects_of_the_size_that_was_set(directory: Directory, agent: Agent) -> None:
+    written = fill(directory, 0, 10, 20, end=30)
+    limit = len(a_segment(10, 12))
+    small = replace(STREAM, stream=StreamLimits(limit, AGE_MS))
+    assert agent.run(small)[:-1] == ["claimed", "archived", "archived"]
+    assert ranges(agent.head.entries) == [(0, 11), (12, 23)]
+    assert max(each.run_bytes for each in agent.head.entries) <= limit
+    agent.run(replace(FLUSH, stream=StreamLimits(limit, AGE_MS, completes=True)))
+    assert live_bytes(agent.store, agent.head) == written
+
+
+def test_a_batch_larger_than_an_object_may_be_is_an_object(directory: Directory, agent: Agent) -> None:
+    fill(directory, 0, end=3)
+    agent.run(replace(STREAM, stream=StreamLimits(1, AGE_MS)))
+    assert ranges(agent.head.entries) == [(0, 0), (1, 1), (2, 2)]
+
+
+def test_a_log_that_is_cut_in_place_is_read_again(directory: Directory, agent: Agent) -> None:
+    fill(directory, 0, end=10)
+    agent.run(STREAM)
+    path = directory.path / f"{0:020}.log"
+    path.write_bytes(a_segment(0, 10, epoch=0)[: path.stat().st_size - 1] + b"x")
+    with pytest.raises(Exception, match=r"crc|CRC|changed"):
+        agent.step(FLUSH)
+    path.write_bytes(a_segment(0, 10))
+    agent.run(FLUSH)
+    assert live_bytes(agent.store, agent.head) == a_segment(0, 10)
+
+
+def test_a_hole_in_the_log_stops_it(directory: Directory, agent: Agent) -> None:
+    directory.segment(0, a_segment(0, 5), a_segment(7, 3))
+    directory.high_watermark(10)
+    with pytest.raises(SuspectedGap):
+        agent.run(FLUSH)
+
+
+def test_a_log_that_begins_within_a_batch_begins_with_a_run(directory: Directory, agent: Agent) -> None:
+    fill(directory, 0, end=0)
+    directory.segment(0, a_batch(0, 5), a_batch(5, 5))
+    directory.high_watermark(10)
+    directory.log_start(3)
+    agent.run(replace(FLUSH, tail_after_ms=0))
+    assert [each.layout for each in agent.head.entries][:1] == ["segment"]
+    assert agent.head.next_offset == 10
+
+
+def test_what_has_no_room_in_the_buffer_is_read_later(directory: Directory, agent: Agent) -> None:
+    written = fill(directory, 0, end=5)
+    agent.run(STREAM)
+    agent.budget.bytes_max = 0
+    directory.segment(5, a_segment(5, 5))
+    directory.high_watermark(10)
+    agent.clock.advance(AGE_MS)
+    agent.run(STREAM)
+    assert ranges(agent.head.entries) == [(0, 4)], "what was taken before is closed as ever"
+    agent.budget.bytes_max = 1 << 20
+    agent.run(FLUSH)
+    assert live_bytes(agent.store, agent.head) == written + a_segment(5, 5)
+
+
+def test_parts_go_while_it_fills_and_their_files_are_closed(directory: Directory, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[int] = []
+    grow = MemoryStore.grow
+
+    def counted(store: MemoryStore, key: str, **form: Any) -> Any:
+        growing = grow(store, key, **form)
+        send = growing.send
+
+        def count(number: int, *rest: Any, **named: Any) -> None:
+            sent.append(number)
+            send(number, *rest, **named)
+
+        monkeypatch.setattr(growing, "send", count)
+        return growing
+
+    monkeypatch.setattr(MemoryStore, "grow", counted)
+    agent, large = Agent(directory.root), replace(STREAM, stream=StreamLimits(64 << 20, AGE_MS))
+    runs = [a_segment(at, 10, value_bytes=300 << 10) for at in (0, 10, 20)]
+    for at, run in zip((0, 10, 20), runs, strict=True):
+        directory.segment(at, run)
+    directory.high_watermark(30)
+    agent.run(large)
+    assert sent == [1], "of nine MiB, and a part has five"
+    directory.path.joinpath(f"{0:020}.log").unlink()
+    directory.log_start(10)
+    agent.clock.advance(AGE_MS)
+    agent.run(large)
+    assert ranges(agent.head.entries) == [(0, 29)], "what the broker has deleted meanwhile was open"
+    assert live_bytes(agent.store, agent.head) == b"".join(runs)

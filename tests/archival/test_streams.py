@@ -1,0 +1,180 @@
+"""What is committed goes into objects that are written while they fill, one after the other, and each is listed once."""
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace as with_fields
+
+from headwater_core import milestones
+from headwater_core.errors import Fenced, TransientError, UnknownOutcome
+from headwater_core.objectstore.store import ObjectStore
+from manifests import keys
+from manifests.pending_list import FAILED, PendingObject
+from tests.archival.builders import PARTITION, SEALED, Agent, Directory, fill, ranges
+from tests.archival.stream_objects import AGE_MS, FLUSH, STREAM, live_bytes
+from tests.headwater_core.objectstore.memory import MemoryStore
+from tests.headwater_core.segments.builders import a_segment
+from tests.manifests.builders import a_gap
+
+
+def assigned(agent: Agent) -> PendingObject:
+    (found,) = (each for each in agent.head.pending if each.is_assigned)
+    return found
+
+
+def streams(store: ObjectStore) -> set[str]:
+    return {info.key for info in store.list(keys.STREAM)}
+
+
+def test_what_is_committed_is_listed_once_it_is_old_enough(directory: Directory, agent: Agent) -> None:
+    written = fill(directory, 0, end=5)
+    assert agent.run(STREAM)[:-1] == ["claimed"]
+    assert "a stream is open" in agent.run(STREAM)[-1]
+    first = assigned(agent)
+    assert (first.base_offset, first.fence, first.layout) == (0, 1, "streaming")
+    agent.clock.advance(AGE_MS - 1)
+    directory.append(0, a_segment(5, 5))
+    directory.high_watermark(8)
+    agent.run(STREAM)
+    assert (len(agent.head.entries), streams(agent.store)) == (0, set())
+    agent.clock.advance(1)
+    assert agent.run(STREAM) == ["archived", "caught up"]
+    (entry,) = agent.head.entries
+    assert ranges(agent.head.entries) == [(0, 7)]
+    assert (entry.uid, entry.layout, entry.held_offsets) == (first.uid, "streaming", (0, 7))
+    assert streams(agent.store) >= {entry.key, entry.index_key}
+    assert live_bytes(agent.store, agent.head)[: len(written)] == written
+    assert assigned(agent).base_offset == 8, "by the commit that has listed the one before"
+    assert agent.head.version == 2
+
+
+def test_what_a_process_left_is_begun_again_under_another_name(directory: Directory, agent: Agent) -> None:
+    written = fill(directory, 0, end=5)
+    agent.run(STREAM)
+    before = assigned(agent)
+    other = Agent(agent.root, store=agent.store, clock=agent.clock)
+    other.uids = 100
+    assert other.run(STREAM)[:-1] == ["assigned"]
+    failed, again = other.head.pending
+    assert (failed.uid, failed.status, again.base_offset) == (before.uid, FAILED, 0)
+    assert again.uid != before.uid
+    other.run(FLUSH)
+    assert [each.status for each in other.head.pending] == ["assigned"], "what has failed is finished"
+    assert live_bytes(other.store, other.head) == written
+
+
+def test_a_claim_fails_what_the_agent_before_was_writing(directory: Directory, agent: Agent, tmp_path: Path) -> None:
+    fill(directory, 0, end=5)
+    agent.run(STREAM)
+    there = Directory(tmp_path / "2")
+    there.epochs((0, 0), (1, 5))
+    there.segment(0, a_segment(0, 5), a_segment(5, 3, epoch=1))
+    there.high_watermark(8)
+    other = Agent(there.root, store=agent.store, writer="agent-b", clock=agent.clock)
+    assert other.run(FLUSH)[:-1] == ["claimed", "archived"]
+    assert ranges(other.head.entries) == [(0, 7)]
+    assert other.head.entries[0].fence == 2
+    agent.clock.advance(AGE_MS)
+    with pytest.raises(Fenced):
+        agent.run(STREAM)
+    assert ranges(other.head.entries) == [(0, 7)]
+
+
+def test_a_commit_without_an_answer_lists_the_very_same_object(directory: Directory, agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(directory, 0, end=5)
+    agent.run(STREAM)
+
+    def fail(name: str) -> None:
+        if name == "stream.closed":
+            raise UnknownOutcome("no answer")
+
+    monkeypatch.setattr(milestones, "reached", fail)
+    with pytest.raises(UnknownOutcome):
+        agent.step(FLUSH)
+    monkeypatch.undo()
+    uid, stored = assigned(agent).uid, streams(agent.store)
+    directory.append(0, a_segment(5, 5))
+    directory.high_watermark(10)
+    agent.run(STREAM)
+    assert [(each.uid, each.last_offset) for each in agent.head.entries] == [(uid, 4)], "what was closed does not grow"
+    assert streams(agent.store) == stored
+
+
+def test_a_collection_keeps_what_is_being_written(directory: Directory, agent: Agent) -> None:
+    """Its own commit raises the fence, and the object is listed under the one it was assigned under."""
+    fill(directory, 0, end=5)
+    agent.run(STREAM)
+    uid = assigned(agent).uid
+    raised = agent.archiver.amend(lambda head: with_fields(head, fence=head.fence + 1))
+    assert (raised.fence, assigned(agent).uid) == (2, uid)
+    agent.run(FLUSH)
+    (entry,) = agent.head.entries
+    assert (entry.uid, entry.fence, agent.head.fence) == (uid, 1, 2)
+
+
+def test_what_the_log_has_lost_is_never_completed(directory: Directory, agent: Agent) -> None:
+    fill(directory, 0, end=10)
+    agent.run(STREAM)
+    before = assigned(agent).uid
+    directory.epochs((0, 0), (2, 6))
+    directory.segment(0, a_segment(0, 6), a_segment(6, 2, epoch=2))
+    directory.high_watermark(8)
+    agent.run(FLUSH)
+    assert [(each.base_offset, each.last_offset) for each in agent.head.entries] == [(0, 7)]
+    assert agent.head.entries[0].uid != before
+    assert live_bytes(agent.store, agent.head) == a_segment(0, 6) + a_segment(6, 2, epoch=2)
+
+
+def test_switched_off_the_open_object_is_completed_first(directory: Directory, agent: Agent) -> None:
+    written = fill(directory, 0, 10, end=15)
+    agent.run(STREAM)
+    assert agent.run(SEALED)[0] == "archived"
+    assert ranges(agent.head.entries) == [(0, 14)]
+    assert agent.head.pending == ()
+    directory.segment(20, a_segment(20, 1))
+    directory.append(10, a_segment(15, 5))
+    directory.high_watermark(21)
+    agent.run(SEALED)
+    assert [(each.last_offset, each.layout) for each in agent.head.entries] == [(14, "streaming"), (19, "segment")]
+    agent.run(FLUSH)
+    assert [each.layout for each in agent.head.entries] == ["streaming", "segment", "streaming"]
+    assert live_bytes(agent.store, agent.head) == written + a_segment(15, 6)
+
+
+def test_a_compacted_log_goes_run_by_run(directory: Directory, agent: Agent) -> None:
+    fill(directory, 0, 10, end=15)
+    directory.cleaned(0)
+    agent.run(STREAM)
+    assert [(each.last_offset, each.layout) for each in agent.head.entries] == [(9, "segment")]
+
+
+def test_nothing_is_listed_while_the_store_fails(directory: Directory, agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = fill(directory, 0, end=5)
+    agent.run(STREAM)
+
+    def refuse(*_: object, **__: object) -> str:
+        raise TransientError("the network is down")
+
+    monkeypatch.setattr(MemoryStore, "put", refuse)
+    with pytest.raises(TransientError):
+        agent.step(FLUSH)
+    monkeypatch.undo()
+    uid = assigned(agent).uid
+    agent.run(FLUSH)
+    assert [each.uid for each in agent.head.entries] == [uid], "the same object is finished"
+    assert live_bytes(agent.store, agent.head) == written
+
+
+def test_a_gap_comes_first_and_moves_what_is_pending(directory: Directory, agent: Agent) -> None:
+    fill(directory, 0, end=5)
+    agent.run(FLUSH)
+    for each in directory.path.glob("*.log"):
+        each.unlink()
+    directory.segment(8, a_segment(8, 2))
+    directory.log_start(8)
+    directory.high_watermark(10)
+    agent.run(FLUSH)
+    assert list(agent.head.entries)[1] == a_gap(5, 7)
+    assert ranges(agent.head.entries) == [(0, 4), (5, 7), (8, 9)]
+    assert assigned(agent).base_offset == 10
+    assert agent.head.partition_id == PARTITION
