@@ -61,6 +61,13 @@ def text_of(value: int) -> str:
     return f"{_NAME}{value:016x}"
 
 
+def value_of(text: str) -> int:
+    """The checksum that manifests write so. Raises CorruptData for anything else."""
+    if not is_digest(text):
+        raise CorruptData("digest", 0, f"not a checksum: {text[:40]!r}")
+    return int(text.removeprefix(_NAME), 16)
+
+
 def is_digest(text: str) -> bool:
     """Whether `text` is a checksum as manifests write it."""
     return _TEXT.fullmatch(text) is not None

@@ -12,6 +12,7 @@ from headwater_core.objectstore.store import (
     NewObject,
     ObjectForm,
     ObjectInfo,
+    ObjectRange,
     ObjectStore,
     UnfinishedUpload,
 )
@@ -47,6 +48,10 @@ class GuardedStore:
 
     def grow(self, key: str, *, metadata: Mapping[str, str] = NO_METADATA) -> GrowingObject:
         return _GuardedGrowth(self._inner.grow(key, metadata=metadata), self._guard)
+
+    def join(self, key: str, ranges: Sequence[ObjectRange], *, digest: str, form: ObjectForm = PLAIN) -> None:
+        with self._guard():
+            self._inner.join(key, ranges, digest=digest, form=form)
 
     def create(self, key: str, document: bytes) -> str:
         with self._guard():

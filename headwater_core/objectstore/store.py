@@ -97,6 +97,14 @@ class PartSource(Protocol):
         ...
 
 
+class ObjectRange(NamedTuple):
+    """`size_bytes` of the object `key`, from position `start` on."""
+
+    key: str
+    start: int
+    size_bytes: int
+
+
 class GrowingObject(Protocol):
     """An object that is written in parts over a long time; nobody sees any of it before `complete`. For many threads.
 
@@ -169,6 +177,17 @@ class ObjectStore(Protocol):
         this very store, as opened in this process, does not list it.
 
         metadata  user metadata of the object, as ObjectForm's
+        """
+        ...
+
+    def join(self, key: str, ranges: Sequence[ObjectRange], *, digest: str, form: ObjectForm = PLAIN) -> None:
+        """Create `key` from ranges of other objects, one after the other: copied by the store where it can, else read and sent.
+
+        digest  what all of them have together
+        form    its parts are of no meaning
+
+        Raises AlreadyExists; NotFound and TruncatedData for a range that is not there, CorruptData where they have another digest; then
+        nothing was created, as far as the store compares: the caller does, too.
         """
         ...
 

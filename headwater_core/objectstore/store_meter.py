@@ -17,13 +17,17 @@ from headwater_core.objectstore.store import (
     NewObject,
     ObjectForm,
     ObjectInfo,
+    ObjectRange,
     ObjectStore,
     UnfinishedUpload,
 )
 
 T = TypeVar("T")
 
-OPERATIONS = ("abort", "complete", "create", "delete", "get", "list", "put", "put_all", "read", "replace", "send", "stat", "unfinished")
+OPERATIONS = (
+    *("abort", "complete", "create", "delete", "get", "join", "list", "put", "put_all"),
+    *("read", "replace", "send", "stat", "unfinished"),
+)
 BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 _TROUBLE = (TransientError, Unauthorised, UsageError, DiskFull)  # everything else is an answer
@@ -141,6 +145,10 @@ class MeteredStore:
 
     def grow(self, key: str, *, metadata: Mapping[str, str] = NO_METADATA) -> GrowingObject:
         return _MeteredGrowth(self._inner.grow(key, metadata=metadata), self._call)
+
+    def join(self, key: str, ranges: Sequence[ObjectRange], *, digest: str, form: ObjectForm = PLAIN) -> None:
+        with self._call("join"):
+            self._inner.join(key, ranges, digest=digest, form=form)
 
     def create(self, key: str, document: bytes) -> str:
         with self._call("create") as call:

@@ -35,6 +35,7 @@ from headwater_core.objectstore.store import (
     NewObject,
     ObjectForm,
     ObjectInfo,
+    ObjectRange,
     UnfinishedUpload,
     put_each,
 )
@@ -478,6 +479,9 @@ class PausingStore:
 
     def grow(self, key: str, *, metadata: Mapping[str, str] = NO_METADATA) -> GrowingObject:
         return _PausingGrowth(self._paused, self._inner.grow(key, metadata=metadata))
+
+    def join(self, key: str, ranges: Sequence[ObjectRange], *, digest: str, form: ObjectForm = PLAIN) -> None:
+        self._paused("join", lambda: self._inner.join(key, ranges, digest=digest, form=form))
 
     def create(self, key: str, document: bytes) -> str:
         return self._paused("create", lambda: self._inner.create(key, document))

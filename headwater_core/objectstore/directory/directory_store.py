@@ -47,6 +47,7 @@ from headwater_core.objectstore.directory.durable_names import DurableNames
 from headwater_core.objectstore.directory.file_growth import FileGrowth
 from headwater_core.objectstore.directory.private_files import abandoned_files, private_file, remove_abandoned, remove_stale
 from headwater_core.objectstore.directory.store_lock import StoreLock
+from headwater_core.objectstore.object_range import RangeSource
 from headwater_core.objectstore.store import (
     DOCUMENT_BYTES_MAX,
     NO_METADATA,
@@ -55,6 +56,7 @@ from headwater_core.objectstore.store import (
     NewObject,
     ObjectForm,
     ObjectInfo,
+    ObjectRange,
     UnfinishedUpload,
     check_key,
     check_prefix,
@@ -139,6 +141,10 @@ class DirectoryStore:
             self._names.check(self.url)
 
         return FileGrowth(check_key(key), self._private_file, publish, check, self._translated, lambda: self.progressed())
+
+    def join(self, key: str, ranges: Sequence[ObjectRange], *, digest: str, form: ObjectForm = PLAIN) -> None:
+        source = RangeSource(self, ranges, digest)
+        self.put(key, source.as_file(), size_bytes=source.size_bytes, form=form)
 
     def create(self, key: str, document: bytes) -> str:
         self._names.check(self.url)

@@ -16,6 +16,7 @@ from headwater_core.objectstore.digest import Digest, digest_of, text_of, to_s3
 from headwater_core.objectstore.s3.bucket import S3Bucket, confirmed, stored_digest
 from headwater_core.objectstore.s3.growth import S3Growth
 from headwater_core.objectstore.s3.multipart import MultipartUploads
+from headwater_core.objectstore.s3.part_copy import PartCopies
 from headwater_core.objectstore.s3.request_body import PutSource
 from headwater_core.objectstore.s3.response_body import fill, release
 from headwater_core.objectstore.store import (
@@ -26,6 +27,7 @@ from headwater_core.objectstore.store import (
     NewObject,
     ObjectForm,
     ObjectInfo,
+    ObjectRange,
     UnfinishedUpload,
     check_key,
     check_prefix,
@@ -64,6 +66,7 @@ class S3Store:
         self._bucket = S3Bucket(bucket, prefix, endpoint_url=endpoint_url, region=region, attempts=attempts)
         self._uploads = MultipartUploads(self._bucket, "s3-send", lambda: self.progressed())
         self._cut_uploads = MultipartUploads(self._bucket, "s3-send-parts")  # cut by the caller; neither waits for the others' parts
+        self._copies = PartCopies(self._bucket, self._uploads)
         self._s3 = self._bucket.client
         self._transfer_timeout_s = transfer_timeout_s
         self._single_put_bytes_max = single_put_bytes_max
@@ -114,6 +117,9 @@ class S3Store:
 
     def grow(self, key: str, *, metadata: Mapping[str, str] = NO_METADATA) -> GrowingObject:
         return S3Growth(self._bucket, self._uploads, key, metadata)
+
+    def join(self, key: str, ranges: Sequence[ObjectRange], *, digest: str, form: ObjectForm = PLAIN) -> None:
+        self._copies.join(self, key, ranges, digest, form)
 
     def create(self, key: str, document: bytes) -> str:
         return self._put_document(key, document, IfNoneMatch="*")

@@ -12,9 +12,10 @@ from headwater_core.errors import AlreadyExists, Conflict, CorruptData, NotFound
 from headwater_core.objectstore.confirmed_put import complete_confirmed
 from headwater_core.objectstore.digest import digest_of
 from headwater_core.objectstore.paced_file import PacedFile
-from headwater_core.objectstore.store import NewObject, ObjectForm, ObjectStore
+from headwater_core.objectstore.store import NewObject, ObjectForm, ObjectRange, ObjectStore
 
 RACERS = 8
+_MIB = 1 << 20
 PART_BYTES = 5 << 20  # what every store takes for a part
 
 
@@ -267,6 +268,44 @@ class ObjectStoreContract:
         for use in uses:
             with pytest.raises(NotFound):
                 use()
+
+    # Objects made of others
+
+    def test_ranges_of_others_become_one_object(self, store: ObjectStore) -> None:
+        contents = {name: name.encode() * 6 * _MIB for name in "ab"} | {"c": b"0123456789"}
+        for key, content in contents.items():
+            put(store, key, content)
+        for cuts in (
+            [("c", 2, 3)],
+            [("c", 2, 3), ("c", 0, 10), ("c", 9, 0)],
+            [("a", 0, 6 * _MIB), ("b", 0, 6 * _MIB), ("c", 0, 10)],
+            [("c", 0, 10), ("a", 3, 6 * _MIB - 3), ("c", 1, 1), ("b", 0, 100)],
+        ):
+            whole = b"".join(contents[key][start : start + size_bytes] for key, start, size_bytes in cuts)
+            store.join("joined", [ObjectRange(*cut) for cut in cuts], digest=digest_of(whole))
+            assert store.stat("joined").size_bytes == len(whole)
+            assert read(store, "joined", 0, len(whole)) == whole
+            assert store.stat("joined").digest in (None, digest_of(whole))
+            assert list(store.unfinished("")) == []
+            store.delete("joined")
+
+    @pytest.mark.parametrize("size_bytes", [10, 12 << 20])
+    def test_what_is_joined_overwrites_nothing_and_has_to_be_there(self, store: ObjectStore, size_bytes: int) -> None:
+        content = bytes(range(250)) * (size_bytes // 250) + b"!" * (size_bytes % 250)
+        put(store, "a", content)
+        put(store, "taken", b"first")
+        whole = [ObjectRange("a", 0, size_bytes)]
+        with pytest.raises(AlreadyExists):
+            store.join("taken", whole, digest=digest_of(content))
+        with pytest.raises(NotFound):
+            store.join("b", [*whole, ObjectRange("absent", 0, size_bytes)], digest=digest_of(content * 2))
+        with pytest.raises(CorruptData):
+            store.join("b", whole, digest=digest_of(content[:-1] + b"?"))
+        with pytest.raises((CorruptData, UsageError)):
+            store.join("b", [ObjectRange("a", 5, size_bytes)], digest=digest_of(content[5:] + bytes(5)))
+        assert store.get("taken")[0] == b"first"
+        assert sorted(info.key for info in store.list("")) == ["a", "taken"]
+        assert list(store.unfinished("")) == []
 
     # Documents
 

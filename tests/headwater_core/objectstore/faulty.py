@@ -20,6 +20,7 @@ from headwater_core.objectstore.store import (
     NewObject,
     ObjectForm,
     ObjectInfo,
+    ObjectRange,
     ObjectStore,
     UnfinishedUpload,
     check_prefix,
@@ -107,6 +108,9 @@ class FaultyStore:
 
     def grow(self, key: str, *, metadata: Mapping[str, str] = NO_METADATA) -> GrowingObject:
         return _FaultyGrowth(self._write, self.inner.grow(key, metadata=metadata))
+
+    def join(self, key: str, ranges: Sequence[ObjectRange], *, digest: str, form: ObjectForm = PLAIN) -> None:
+        self._write("join", key, lambda: self.inner.join(key, ranges, digest=digest, form=form))
 
     def create(self, key: str, document: bytes) -> str:
         return self._write("create", key, lambda: self.inner.create(key, document))

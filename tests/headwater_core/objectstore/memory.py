@@ -9,6 +9,7 @@ from typing import BinaryIO
 from headwater_core.clock import Clock, SystemClock
 from headwater_core.errors import AlreadyExists, Conflict, CorruptData, NotFound, SourceChanged, TruncatedData
 from headwater_core.objectstore.digest import digest_of
+from headwater_core.objectstore.object_range import RangeSource
 from headwater_core.objectstore.store import (
     DOCUMENT_BYTES_MAX,
     NO_METADATA,
@@ -17,6 +18,7 @@ from headwater_core.objectstore.store import (
     NewObject,
     ObjectForm,
     ObjectInfo,
+    ObjectRange,
     UnfinishedUpload,
     check_key,
     check_prefix,
@@ -58,6 +60,10 @@ class MemoryStore:
         """Whoever was writing objects below `prefix` part by part is gone: killed, most likely."""
         with self._lock:
             self._growing = {upload: growth for upload, growth in self._growing.items() if not upload.key.startswith(prefix)}
+
+    def join(self, key: str, ranges: Sequence[ObjectRange], *, digest: str, form: ObjectForm = PLAIN) -> None:
+        source = RangeSource(self, ranges, digest)
+        self.put(key, source.as_file(), size_bytes=source.size_bytes, form=form)
 
     def create(self, key: str, document: bytes) -> str:
         with self._lock:

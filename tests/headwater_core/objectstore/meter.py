@@ -13,6 +13,7 @@ from headwater_core.objectstore.store import (
     NewObject,
     ObjectForm,
     ObjectInfo,
+    ObjectRange,
     ObjectStore,
     UnfinishedUpload,
     put_each,
@@ -63,6 +64,10 @@ class MeteredStore:
 
     def grow(self, key: str, *, metadata: Mapping[str, str] = NO_METADATA) -> GrowingObject:
         return _CountedGrowth(self, self._inner.grow(key, metadata=metadata))
+
+    def join(self, key: str, ranges: Sequence[ObjectRange], *, digest: str, form: ObjectForm = PLAIN) -> None:
+        with self._counted("join", key, 0, sum(each.size_bytes for each in ranges)):
+            self._inner.join(key, ranges, digest=digest, form=form)
 
     def create(self, key: str, document: bytes) -> str:
         with self._counted("create", key, 0, len(document)):
