@@ -3,5 +3,16 @@
 from headwater_core.layouts.chunks.chunk_map import SegmentMap, SegmentState
 from headwater_core.layouts.chunks.chunk_names import SegmentPlace, Variant, find_bases
 from headwater_core.layouts.chunks.chunk_segment import CHUNK_BYTES, ChunkSegment
+from headwater_core.layouts.chunks.consolidation import consolidate, delete_chunks
 
-__all__ = ["CHUNK_BYTES", "ChunkSegment", "SegmentMap", "SegmentPlace", "SegmentState", "Variant", "find_bases"]
+__all__ = [
+    "CHUNK_BYTES",
+    "ChunkSegment",
+    "SegmentMap",
+    "SegmentPlace",
+    "SegmentState",
+    "Variant",
+    "consolidate",
+    "delete_chunks",
+    "find_bases",
+]

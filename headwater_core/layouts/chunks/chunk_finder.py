@@ -19,7 +19,7 @@ def find_map(store: ObjectStore, place: SegmentPlace, *, is_full: bool) -> Segme
     consolidated = _consolidated(store, place)
     while True:
         chunks = [ChunkObject(number, size_bytes) for number, size_bytes in sizes.items()]
-        found = build_map(place, chunks, consolidated, is_full=is_full, agree=lambda one, other: _agree(store, one, other))
+        found = build_map(place, chunks, consolidated, is_full=is_full, agree=lambda one, other: holds_same(store, one, other))
         if consolidated is not None or (found.damage is not None and not found.damage.is_hole):
             return found
         if not any(_asked(store, place, key, sizes) for key in _ends(place, found)):
@@ -57,7 +57,8 @@ def _consolidated(store: ObjectStore, place: SegmentPlace) -> Consolidated | Non
     return Consolidated(size_bytes, int(meant) if meant.isascii() and meant.isdecimal() else None)
 
 
-def _agree(store: ObjectStore, one: Tile, other: Tile) -> bool:
+def holds_same(store: ObjectStore, one: Tile, other: Tile) -> bool:
+    """Whether two places of the store, of one size, hold the same bytes."""
     for at in range(0, one.size_bytes, _WINDOW_BYTES):
         size_bytes = min(_WINDOW_BYTES, one.size_bytes - at)
         first, second = bytearray(size_bytes), bytearray(size_bytes)

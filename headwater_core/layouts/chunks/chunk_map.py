@@ -135,6 +135,8 @@ def build_map(
     short = SegmentDamage(size_bytes, place.segment_key, f"{size_bytes} bytes, where {proven} are proven")
     if not whole:
         return SegmentMap(SegmentState.BROKEN, (object_tile,) if size_bytes else (), short)
+    if meant_bytes == size_bytes > 0:  # sound as far as it goes
+        tiles, damage, beyond = _join([object_tile, *whole], agree)
     return SegmentMap(SegmentState.BROKEN, tiles, damage, beyond, is_foreign=foreign)
 
 

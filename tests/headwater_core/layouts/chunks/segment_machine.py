@@ -1,19 +1,36 @@
 """A segment on a bad network against a plain byte array: any order of commits that fail, retries that are shorter, restarts, deletions."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from random import Random
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from headwater_core.errors import SourceChanged, TransientError
-from headwater_core.layouts.chunks import ChunkSegment, SegmentPlace, SegmentState, Variant
+from headwater_core.errors import SourceChanged, TransientError, UsageError
+from headwater_core.layouts.chunks import ChunkSegment, SegmentPlace, SegmentState, Variant, consolidate, delete_chunks
 from headwater_core.objectstore.store import ObjectStore
 from tests.headwater_core.objectstore.faulty import NO_FAULTS, Faults, FaultyStore
 
 CHUNK_BYTES = 64
 LENGTHS = st.integers(0, 3 * CHUNK_BYTES)
 FAULTS = st.sampled_from([Faults(refused=1), Faults(lost_request=1), Faults(lost_reply=1), Faults(delayed=1), Faults(echoed=1)])
+
+
+def interrupting(store: FaultyStore, calls: int, faults: Faults) -> FaultyStore:
+    """The same network, of which the call after so many is the last that a process makes: it fails, and so do all after it."""
+
+    class Interrupted(FaultyStore):
+        left = calls
+
+        def _fault(self) -> str:
+            self.left -= 1
+            self.faults = NO_FAULTS if self.left >= 0 else faults if self.left == -1 else Faults(refused=1)
+            return super()._fault()
+
+    interrupted = Interrupted(store.inner, store._random, NO_FAULTS)
+    interrupted._in_flight = store._in_flight
+    return interrupted
 
 
 class SegmentMachine(RuleBasedStateMachine):
@@ -64,6 +81,27 @@ class SegmentMachine(RuleBasedStateMachine):
             assert self.segment.end > self.confirmed
             assert self.segment.read0(0, self.confirmed) == before[: self.confirmed]
             self.new_segment()
+
+    @precondition(lambda self: self.confirmed)
+    @rule(fails=st.integers(0, 12), faults=FAULTS, then_delete=st.booleans())
+    def consolidate(self, fails: int, faults: Faults, then_delete: bool) -> None:
+        """Nothing is added any more; interrupted at any request, and taken up again, as by another process."""
+        place, states = self.segment.place, set[SegmentState]()
+        for attempt in (interrupting(self.store, fails, faults), self.store):
+            with suppress(TransientError, UsageError):
+                states.add(consolidate(attempt, place, self.confirmed).state)
+                if then_delete:
+                    states.add(delete_chunks(attempt, place).state)
+            self.open()
+            assert self.segment.read0(0, self.confirmed) == self.log[: self.confirmed]
+        late = self.segment.found.state is SegmentState.BROKEN  # a chunk that came after the object was made
+        assert late or states & {SegmentState.DONE, SegmentState.LEFTOVER}
+        if then_delete and not late:
+            assert [info.key for info in self.store.inner.list(place.prefix) if place.position_of(info.key) is not None] == []
+        self.store.land()  # what was sent before, and arrives after all of it
+        self.open()
+        assert self.segment.read0(0, self.confirmed) == self.log[: self.confirmed]
+        self.new_segment()
 
     @precondition(lambda self: self.store.in_flight)
     @rule()

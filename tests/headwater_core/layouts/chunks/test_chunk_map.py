@@ -100,15 +100,23 @@ def test_a_consolidated_object_wins_over_what_is_left(meant: int | None) -> None
     ],
 )
 def test_a_consolidated_object_that_lacks_something_is_not_trusted(chunks: list[tuple[int, int]], consolidated: Consolidated) -> None:
-    found = built(chunks, consolidated)
+    found = built(chunks, consolidated, agree=True)
     assert (found.state, found.leftover) == (SegmentState.BROKEN, ())
-    assert all(tile.key != APPEND.segment_key for tile in found.tiles)
-    assert found.tiles[0] == Tile(0, 10, APPEND.chunk_key(0))
+    if consolidated.meant_bytes != consolidated.size_bytes:
+        assert all(tile.key != APPEND.segment_key for tile in found.tiles)
+        assert found.tiles[0] == Tile(0, 10, APPEND.chunk_key(0))
 
 
 def test_a_chunk_that_only_reaches_further_proves_nothing_against_a_whole_object() -> None:
     assert built([(0, 10), (10, 15)], Consolidated(20, 20)).state is SegmentState.LEFTOVER
     assert built([(0, 10), (10, 15)], Consolidated(20)).state is SegmentState.BROKEN
+
+
+def test_a_late_chunk_after_a_sound_object_is_read_after_it_and_kept() -> None:
+    found = built([(20, 5)], Consolidated(20, 20))
+    assert (found.state, found.leftover, found.end, found.damage) == (SegmentState.BROKEN, (), 25, None)
+    assert [tile.key for tile in found.tiles] == [APPEND.segment_key, APPEND.chunk_key(20)]
+    assert built([(20, 5)], Consolidated(20)).end == 0
 
 
 def test_an_object_that_is_not_as_long_as_it_says_is_readable_as_far_as_it_goes() -> None:

@@ -19,7 +19,7 @@ from tests.headwater_core.layouts.chunks.segment_machine import SegmentMachine
 from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.s3server import S3Server
 
-QUICK = settings(deadline=None, stateful_step_count=40, suppress_health_check=list(HealthCheck))
+QUICK = settings(deadline=None, stateful_step_count=30, max_examples=60, suppress_health_check=list(HealthCheck))
 
 
 class InMemory(SegmentMachine):
@@ -39,7 +39,7 @@ def test_in_a_directory() -> None:
             return DirectoryStore(path)
 
     with tempfile.TemporaryDirectory() as root:
-        run_state_machine_as_test(InDirectory, settings=settings(QUICK, max_examples=15))
+        run_state_machine_as_test(InDirectory, settings=settings(QUICK, max_examples=10))
 
 
 def test_on_an_s3_server(s3_environ: S3Server) -> None:
@@ -52,7 +52,7 @@ def test_on_an_s3_server(s3_environ: S3Server) -> None:
                     store.delete(info.key)
                 return store
 
-        run_state_machine_as_test(OnServer, settings=settings(QUICK, max_examples=8, stateful_step_count=25))
+        run_state_machine_as_test(OnServer, settings=settings(QUICK, max_examples=5, stateful_step_count=20))
 
 
 class Overwriting(MemoryStore):

@@ -1,0 +1,107 @@
+"""One object from the chunks of a full segment; then, once that is proven to hold them, no chunks. Interrupted anywhere, each may be
+called again (docs/formats/chunks.md, "Consolidation")."""
+
+from collections.abc import Mapping
+
+from headwater_core.errors import AlreadyExists, CorruptData, NotFound, UnknownOutcome, UsageError
+from headwater_core.layouts.chunks.chunk_finder import BYTES_NAME, find_map, holds_same
+from headwater_core.layouts.chunks.chunk_map import SegmentMap, SegmentState, Tile
+from headwater_core.layouts.chunks.chunk_names import SegmentPlace
+from headwater_core.objectstore.digest import Digest, digest_in_store, value_of
+from headwater_core.objectstore.store import NO_METADATA, ObjectForm, ObjectRange, ObjectStore
+
+VERSION = "1"
+_CRC_NAME = "headwater-crc"
+_WINDOW_BYTES = 1 << 20
+
+
+def consolidate(store: ObjectStore, place: SegmentPlace, end: int, metadata: Mapping[str, str] = NO_METADATA) -> SegmentMap:
+    """Make one object from the chunks of a segment to which nothing will be added; return the map with it.
+
+    The chunks are copied by the store where it can. All of them have to be there, and are: one that is missing ends it before anything is
+    created. The object is confirmed by length and digest before this returns. One that is there already is not made again.
+
+    end       so many bytes it has at least: that the last chunk is missing does not follow from a listing
+    metadata  user metadata besides the layout's own
+
+    Raises UsageError for a segment of no bytes, CorruptData for one that is damaged, or where the object is not what the chunks are;
+    UnknownOutcome, and what the store raises.
+    """
+    found = find_map(store, place, is_full=True)
+    if found.state in (SegmentState.DONE, SegmentState.LEFTOVER) and found.end >= end:
+        return found
+    if found.damage is not None:
+        raise CorruptData(found.damage.key, found.damage.position, found.damage.reason)
+    if found.state is not SegmentState.FULL or found.is_foreign:
+        raise UsageError(f"{place.prefix}: nothing to consolidate ({found.state.value})")
+    if found.end < end:
+        raise CorruptData(place.chunk_key(found.end), 0, f"bytes {found.end} to {end} of the segment are in no chunk")
+    for upload in list(store.unfinished(place.segment_key)):
+        if upload.key == place.segment_key:
+            store.abort(upload)  # of an attempt that was interrupted; this one has the only writer of the place
+    digest = _digest_of(store, found.tiles)
+    own = {"headwater-chunks-version": VERSION, BYTES_NAME: str(found.end), _CRC_NAME: digest.text().rpartition(":")[2]}
+    ranges = [ObjectRange(tile.key, tile.start, tile.size_bytes) for tile in found.tiles]
+    try:
+        store.join(place.segment_key, ranges, digest=digest.text(), form=ObjectForm({**metadata, **own}))
+    except (AlreadyExists, UnknownOutcome) as error:
+        try:
+            store.stat(place.segment_key)
+        except NotFound:
+            raise UnknownOutcome(f"{place.segment_key} may yet appear: {error}") from error
+    _check(store, place.segment_key, found.end, digest.text())
+    return find_map(store, place, is_full=True)
+
+
+def delete_chunks(store: ObjectStore, place: SegmentPlace) -> SegmentMap:
+    """Delete the chunks that a consolidated object has replaced; return the map without them.
+
+    Nothing is deleted where the object is not proven to hold what they do: by the digest in its own metadata, else byte by byte.
+
+    Raises UsageError for a segment that is not consolidated, CorruptData where the object is not what it is to be.
+    """
+    found = find_map(store, place, is_full=True)
+    if found.state is SegmentState.DONE:
+        return found
+    if found.state is not SegmentState.LEFTOVER:
+        raise UsageError(f"{place.prefix}: its chunks are needed ({found.state.value})")
+    size_bytes = found.end
+    metadata = store.read_into(place.segment_key, memoryview(bytearray(1)), start=0)
+    if _CRC_NAME in metadata:
+        _check(store, place.segment_key, size_bytes, f"crc64nvme:{metadata[_CRC_NAME]}")
+    else:
+        _compare(store, place, found)
+    for key in found.leftover:
+        store.delete(key)
+    return SegmentMap(SegmentState.DONE, found.tiles)
+
+
+def _digest_of(store: ObjectStore, tiles: tuple[Tile, ...]) -> Digest:
+    """Of all bytes: from what the store says of whole objects, else by reading."""
+    digest = Digest()
+    for tile in tiles:
+        info = store.stat(tile.key)
+        if tile.start == 0 and info.size_bytes == tile.size_bytes and info.digest is not None:
+            digest.append(value_of(info.digest), tile.size_bytes)
+            continue
+        for at in range(0, tile.size_bytes, _WINDOW_BYTES):
+            piece = bytearray(min(_WINDOW_BYTES, tile.size_bytes - at))
+            store.read_into(tile.key, memoryview(piece), start=tile.start + at)
+            digest.update(piece)
+    return digest
+
+
+def _check(store: ObjectStore, key: str, size_bytes: int, digest: str) -> None:
+    """Raises CorruptData when the store has anything else under `key`."""
+    info = store.stat(key)
+    there = info.digest if info.digest is not None or info.size_bytes != size_bytes else digest_in_store(store, key, size_bytes)
+    if (info.size_bytes, there) != (size_bytes, digest):
+        raise CorruptData(key, 0, f"{info.size_bytes} bytes, {there}; its chunks are {size_bytes} bytes, {digest}")
+
+
+def _compare(store: ObjectStore, place: SegmentPlace, found: SegmentMap) -> None:
+    """Raises CorruptData for a chunk that is not in the consolidated object."""
+    for key in found.leftover:
+        start, size_bytes = place.position_of(key) or 0, store.stat(key).size_bytes
+        if found.is_foreign or not holds_same(store, Tile(start, size_bytes, place.segment_key, start), Tile(start, size_bytes, key)):
+            raise CorruptData(key, 0, f"{place.segment_key} does not hold it")
