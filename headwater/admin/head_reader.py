@@ -34,11 +34,11 @@ class HeadReader:
             self._queue.extend(self._board.unsized())
             if not self._queue:
                 return NONE_S
-        partition = self._queue.popleft()
+        partition, asked_s = self._queue.popleft(), self._board.clock.monotonic_s()
         try:
-            self._board.head_read(partition, self._load(partition))
+            self._board.head_read(partition, self._load(partition), asked_s=asked_s)
         except (CorruptData, ForeignOwner, UnsupportedFormat) as error:
-            self._board.head_read(partition, None, str(error))
+            self._board.head_read(partition, None, str(error), asked_s=asked_s)
         except HeadwaterError:  # whoever has work for the store notices, too
             self._queue.clear()
             return SILENT_S

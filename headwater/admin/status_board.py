@@ -64,10 +64,15 @@ class ArchiveExtent(NamedTuple):
     last_offset: int
 
 
+NO_EXTENT = ArchiveExtent(-1, 0, -1)
+
+
 class ArchiveSize(NamedTuple):
     """What a head said of its archive, and when, on the monotonic clock.
 
+    extent   of an unusable or absent head: NO_EXTENT
     trouble  why a head could not be used; then all else is nothing
+    denied   what the control log said of it when the bucket had no head: it may have been about to hear of the first one
     """
 
     extent: ArchiveExtent
@@ -75,6 +80,12 @@ class ArchiveSize(NamedTuple):
     objects: int
     at_s: float
     trouble: str = ""
+    denied: PartitionState | None = None
+
+    @property
+    def is_known(self) -> bool:
+        """Did a head say this?"""
+        return self.extent != NO_EXTENT
 
     @classmethod
     def of(cls, head: Head, at_s: float) -> "ArchiveSize":
@@ -83,13 +94,17 @@ class ArchiveSize(NamedTuple):
 
     @classmethod
     def unusable(cls, trouble: str, at_s: float) -> "ArchiveSize":
-        return cls(ArchiveExtent(-1, 0, -1), 0, 0, at_s, trouble)
+        return cls(NO_EXTENT, 0, 0, at_s, trouble)
+
+    @classmethod
+    def absent(cls, denied: PartitionState | None, at_s: float) -> "ArchiveSize":
+        return cls(NO_EXTENT, 0, 0, at_s, denied=denied)
 
 
 def _newest(known: PartitionState | None, size: ArchiveSize | None) -> ArchiveExtent | None:
     """By the control log, which others may have told of a newer manifest, or by a head, of which the control log may not have heard."""
     said = ArchiveExtent(known.manifest_version, known.start_offset, known.last_offset) if known is not None else None
-    seen = size.extent if size is not None and not size.trouble else None
+    seen = size.extent if size is not None and size.is_known else None
     return max(said, seen, key=lambda each: each.version) if said is not None and seen is not None else said or seen
 
 
@@ -295,16 +310,18 @@ class StatusBoard:
             self._urgent.update(dict.fromkeys(self._entries))
         self._wake.set()
 
-    def head_read(self, partition: PartitionId, head: Head | None, trouble: str = "") -> None:
-        """What the bucket has of a partition that nobody holds a head of. trouble: why that cannot be used."""
+    def head_read(self, partition: PartitionId, head: Head | None, trouble: str = "", *, asked_s: float) -> None:
+        """What the bucket had, when it was asked then, of a partition that nobody holds a head of. trouble: why that cannot be used."""
         now_s = self.clock.monotonic_s()
         with self._lock:
             known = self._sizes.get(partition)
             if head is not None:
                 if known is None or known.extent.version <= head.version:  # else it was overtaken by a commit of ours
                     self._sizes[partition] = ArchiveSize.of(head, now_s)
-            else:
-                self._sizes[partition] = ArchiveSize.unusable(trouble, now_s) if trouble else None
+            elif trouble:
+                self._sizes[partition] = ArchiveSize.unusable(trouble, now_s)
+            elif known is None or known.at_s <= asked_s:
+                self._sizes[partition] = ArchiveSize.absent(self._sources.offsets(partition), now_s)
             if partition.topic_partition in self._entries:
                 self._due[partition.topic_partition] = None
             self._is_join_due = True
@@ -348,9 +365,11 @@ class StatusBoard:
 
     def _is_unsized(self, partition: PartitionId, state: str, old_s: float) -> bool:
         size, known = self._sizes.get(partition), self._sources.offsets(partition)
-        if partition not in self._sizes:
+        if size is None:
             return known is not None or state in (ARCHIVE_ONLY, "standby")
-        return size is not None and size.at_s < old_s and (bool(size.trouble) or size.extent != _newest(known, size))
+        if not size.is_known and not size.trouble and known != size.denied:
+            return True  # its first commit
+        return size.at_s < old_s and (bool(size.trouble) or size.extent != (_newest(known, size) or NO_EXTENT))
 
     def when_seen(self, wanted: Callable[[TopicPartition], bool], done: Callable[[], object]) -> None:
         """Call `done`, in any thread, when what has been done so far with those that are `wanted` has been looked at: at once, where there
@@ -502,7 +521,9 @@ class StatusBoard:
             status = replace(status, known_age_s=held.age_s if held is not None else 0.0)
             with self._lock:
                 self._sizes[partition] = (
-                    ArchiveSize.of(head, at_s - (held.age_s if held is not None else 0.0)) if head is not None else None
+                    ArchiveSize.of(head, at_s - (held.age_s if held is not None else 0.0))
+                    if head is not None
+                    else ArchiveSize.absent(sources.offsets(partition), at_s)
                 )
             verdict = HeadVerdict(archiving_role(log), status.state, status.reason)
             is_final = not trouble and status.state in ("behind", *NEEDS)
@@ -578,7 +599,7 @@ class StatusBoard:
             state=state,
             reason=reason,
         )
-        return BoardEntry(status, at_s, at_s, is_sized=size is not None and not size.trouble, verdict=verdict)
+        return BoardEntry(status, at_s, at_s, is_sized=size is not None and size.is_known, verdict=verdict)
 
     # What is archived and not here
 
@@ -596,12 +617,7 @@ class StatusBoard:
                 here = {entry.partition for entry in self._entries.values()}
                 unidentified = {place for place, entry in self._entries.items() if entry.partition is None}
                 known = {each: state for each, state in archived.items() if each not in here and each.topic_partition not in unidentified}
-                news = {each for each, state in archived.items() if state is not None and state != self._archived.get(each)}
-                self._sizes = {
-                    each: size
-                    for each, size in self._sizes.items()
-                    if (each in here or each in archived) and (size is not None or each not in news)  # it has a head by now
-                }
+                self._sizes = {each: size for each, size in self._sizes.items() if each in here or each in archived}
                 found = {each: _archive_only(each, state, self._sizes.get(each), now_s) for each, state in known.items()}
                 self._elsewhere = {each: entry for each, entry in found.items() if entry is not None}
             self._archived, self._join_s, self._is_join_due = archived, now_s, False
@@ -614,7 +630,7 @@ def _archive_only(partition: PartitionId, known: PartitionState | None, size: Ar
     if extent is None and not trouble:
         return None
     start, last = (extent.start_offset, extent.last_offset) if extent is not None else (None, -1)
-    is_sized = size is not None and not trouble
+    is_sized = size is not None and size.is_known
     status = replace(
         PartitionStatus.unknown(partition.topic_partition, ARCHIVE_ONLY, "no local log here"),
         topic_id=partition.topic_id,

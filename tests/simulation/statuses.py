@@ -205,7 +205,7 @@ class AgentStatus:
         read = self.board.unsized()
         for partition in read:
             held = self._bucket.load(partition)
-            self.board.head_read(partition, held.head if held is not None else None)
+            self.board.head_read(partition, held.head if held is not None else None, asked_s=self.board.clock.monotonic_s())
         self._fresh()
         found = {entry.partition: entry for entry in self.board.elsewhere() if entry.partition is not None}
         known = dict(self._world.control.state().partitions())
@@ -216,7 +216,7 @@ class AgentStatus:
             head, status = self._world.checks.heads[partition], entry.status
             said = status.state, status.archive_start, (status.last_offset if status.last_offset is not None else -1), status.archived_bytes
             size = self.board._sizes.get(partition)
-            is_sized = size is None or size.extent.version == head.version  # else another agent's: read again within READ_AGAIN_S
+            is_sized = size is None or not size.is_known or size.extent.version == head.version  # else another agent's: read again within READ_AGAIN_S
             archived_bytes = head.entries.live_bytes if is_sized else status.archived_bytes
             is_newest = partition in read or known[partition].manifest_version == head.version  # else nobody has announced it
             if is_newest and said != ("archive-only", head.start_offset, head.last_offset, archived_bytes):

@@ -99,6 +99,7 @@ ONCE_VIOLATED = (
     ("gaps", 703372),
     ("gaps", 703422),
     ("incarnations", 20462),
+    ("incarnations", 910039),
     ("layouts", 1015),
     ("layouts", 910229),
     ("lineage", 41291),

@@ -8,6 +8,7 @@ from headwater.admin.status_board import StatusBoard
 from headwater_core.errors import CorruptData, TransientError
 from headwater_core.partition import PartitionId
 from manifests.head import Head
+from tests.headwater_core.manual_clock import ManualClock
 from tests.manifests.builders import PARTITION, a_head, an_entry
 
 
@@ -15,19 +16,25 @@ class Board:
     """What of a board is used here."""
 
     def __init__(self, *unsized: PartitionId) -> None:
+        self.clock = ManualClock()
         self.wanted = list(unsized)
         self.read: list[tuple[PartitionId, Head | None, str]] = []
 
     def unsized(self) -> list[PartitionId]:
         return self.wanted
 
-    def head_read(self, partition: PartitionId, head: Head | None, trouble: str = "") -> None:
+    def head_read(self, partition: PartitionId, head: Head | None, trouble: str = "", *, asked_s: float) -> None:
+        assert asked_s < self.clock.monotonic_s()  # before the bucket was asked
         self.read.append((partition, head, trouble))
         self.wanted = [each for each in self.wanted if each != partition]
 
 
 def a_reader(board: Board, load: Callable[[PartitionId], Head | None]) -> HeadReader:
-    return HeadReader(cast(StatusBoard, board), load)
+    def loaded(partition: PartitionId) -> Head | None:
+        board.clock.advance(1000)
+        return load(partition)
+
+    return HeadReader(cast(StatusBoard, board), loaded)
 
 
 HEAD = a_head(an_entry(0, 9))

@@ -407,8 +407,8 @@ def test_what_is_archived_and_not_here_has_a_row_too(stage: Stage) -> None:
     assert set(stage.board.unsized()) >= {gone, listed}
     head = a_head(an_entry(3, 9, partition=gone), partition=gone)
     assert (head.start_offset, head.last_offset) == (3, 9)
-    stage.board.head_read(gone, head)
-    stage.board.head_read(listed, None)  # none of it was ever archived
+    stage.board.head_read(gone, head, asked_s=0.0)
+    stage.board.head_read(listed, None, asked_s=0.0)  # none of it was ever archived
     stage.board.round()
     [entry] = stage.board.elsewhere()
     assert (entry.is_sized, entry.status.objects) == (True, 1)
@@ -437,7 +437,7 @@ def test_the_size_of_an_archive_that_nobody_holds_a_head_of_is_read_once(stage: 
     stage.list_and_look()
     assert (stage.entry().is_sized, stage.entry().status.known_age_s) == (False, None)
     assert stage.board.unsized() == [partition]
-    stage.board.head_read(partition, head)
+    stage.board.head_read(partition, head, asked_s=0.0)
     stage.clock.advance(2_000)
     stage.board.round()
     assert (stage.entry().is_sized, stage.entry().status.objects, stage.entry().status.known_age_s) == (True, 1, 2.0)
@@ -448,17 +448,23 @@ def test_the_size_of_an_archive_that_nobody_holds_a_head_of_is_read_once(stage: 
     assert stage.board.unsized() == [partition]
 
 
-def test_where_the_bucket_had_no_head_it_is_read_again_when_another_agent_has_archived(stage: Stage) -> None:
-    partition = replace(stage.dirs.look(ORDERS).partition, topic="gone", topic_id="AAAAAAAAAAAAAAAAAAAAAQ")
+def test_a_size_asked_for_before_the_first_commit_is_read_again_after_it(stage: Stage) -> None:
+    partition = stage.dirs.look(ORDERS).partition
     stage.archived = {partition: None}
     stage.list_and_look()
-    stage.board.head_read(partition, None)
+    stage.board.head_read(partition, None, asked_s=stage.clock.monotonic_s())
+    assert stage.board.unsized() == []
+    head = a_head(an_entry(0, 3, partition=partition), partition=partition)
+    stage.archived_to[ORDERS] = head.next_offset  # by another agent, whose head is not here
+    assert stage.board.unsized() == [partition]
+    stage.board.head_read(partition, None, asked_s=stage.clock.monotonic_s())  # as the control log alone knows it: once, not for ever
+    assert stage.board.unsized() == []
+    asked_s = stage.clock.monotonic_s()
+    stage.clock.advance(1_000)
+    stage.board.committed(head)
+    stage.board.head_read(partition, None, asked_s=asked_s)  # overtaken
     stage.board.round()
-    assert partition not in stage.board.unsized()
-    stage.archived = {partition: PartitionState(manifest_version=1, fence=1, owner="you", start_offset=0, last_offset=3)}
-    stage.clock.advance(60_000)
-    stage.board.round()
-    assert partition in stage.board.unsized()
+    assert (stage.entry().is_sized, stage.entry().status.objects) == (True, 1)
 
 
 def test_a_commit_says_how_large_the_archive_is(stage: Stage) -> None:

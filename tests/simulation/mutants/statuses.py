@@ -9,6 +9,7 @@ from archival.partition_status import ArchiveLag
 from headwater.admin.status_board import ArchiveExtent, ArchiveSize, StatusBoard
 from headwater_core.control.state import PartitionState
 from headwater_core.objectstore.store_meter import OperationCount, StoreMeter
+from headwater_core.partition import PartitionId
 from headwater_core.segments.local_log import LocalLog
 from manifests.head import Head
 from tests.simulation.mutants.mutant import mutant, patch_in
@@ -64,6 +65,17 @@ def status_of_superseded(stack: ExitStack) -> None:
         return ArchiveSize(extent, head.entries.live_bytes + dead_bytes, head.entries.objects, at_s)
 
     patch_in(stack, ArchiveSize, "of", of)
+
+
+@mutant("a status takes an archive that had not begun for one that never begins", theme="incarnations", rare=True, noted=910039)
+def status_without_first_commit(stack: ExitStack) -> None:
+    real = StatusBoard._is_unsized
+
+    def is_unsized(self: StatusBoard, partition: PartitionId, state: str, old_s: float) -> bool:
+        size = self._sizes.get(partition)
+        return (size is None or size.is_known) and real(self, partition, state, old_s)
+
+    patch_in(stack, StatusBoard, "_is_unsized", is_unsized)
 
 
 @mutant("a counter begins anew when it is read")
