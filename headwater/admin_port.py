@@ -101,6 +101,7 @@ def page_facts(session: Session, logs: Logs, vitals: Vitals) -> "PageFacts":
     probe_in_s = vitals.scheduler.probe_in_s() if vitals.scheduler is not None else None
     try_ms = None if probe_in_s is None else SystemClock().now_ms() + round(probe_in_s * 1000)
     return PageFacts(
+        has_log_directories=vitals.board is not None,
         listed=vitals.board is not None and vitals.board.is_listed,
         unseen=vitals.board.unseen if vitals.board is not None else 0,
         cached_bytes=logs.hydrator.cache.folder_bytes,

@@ -5,7 +5,6 @@ Without an agent, or without its answer, the log directories and the bucket are 
 
 from collections.abc import Iterator
 from dataclasses import asdict, fields
-from time import monotonic
 from typing import Any, NamedTuple
 
 from archival.partition_status import PartitionStatus
@@ -17,7 +16,7 @@ from headwater.units import duration_text
 from headwater_core.errors import HeadwaterError, TransientError
 
 WAIT_S = 3.0  # for the agent's looks at what was done just before
-AGENT_S = 5.0  # for all of its pages together
+AGENT_S = 5.0  # for each of its pages: of a hundred thousand partitions there are fifty
 STORE_FAILING_S = 5.0  # how long its calls of the store may be without an answer
 PAGE_ROWS = 2000  # of which the agent's loop makes each in some 40 ms
 KEYS = (*(each.name for each in fields(PartitionStatus)), "age_s")
@@ -49,24 +48,22 @@ def _of_agent(agent: AgentApi, selection: str | None) -> StatusAnswer:
     wanted: dict[str, str | int | float | bool] = {"partitions": True, "limit": PAGE_ROWS}
     wanted |= {"topic": topic} if topic is not None else {}
     wanted |= {"partition": number} if number is not None else {}
-    deadline_s = monotonic() + AGENT_S
-    page = first = _page(agent, wanted | {"wait_s": WAIT_S}, AGENT_S)
+    page = first = _page(agent, wanted | {"wait_s": WAIT_S})
+    if not first.get("has_log_directories", True):
+        raise HeadwaterError("the agent has no log directories, so it keeps no status of partitions")
     if not first["listed"]:
         raise TransientError("the agent has not listed its log directories")
     rows = list(page["partitions"])
     while "next_after" in page:
-        left_s = deadline_s - monotonic()
-        if left_s <= 0:
-            raise TransientError(f"the agent has not said all of it within {AGENT_S:g} s")
-        page = _page(agent, wanted | {"after": page["next_after"]}, left_s)
+        page = _page(agent, wanted | {"after": page["next_after"]})
         rows += page["partitions"]
     if not rows:
         raise HeadwaterError(f"the agent knows nothing of {selection or 'any partition'}")
     return StatusAnswer(rows, failure=_failure(first, topic))
 
 
-def _page(agent: AgentApi, query: dict[str, str | int | float | bool], timeout_s: float) -> dict[str, Any]:
-    page = agent.get("/v1/status", query, timeout_s=timeout_s)
+def _page(agent: AgentApi, query: dict[str, str | int | float | bool]) -> dict[str, Any]:
+    page = agent.get("/v1/status", query, timeout_s=AGENT_S)
     needed = ("listed", "store_failing_s", "damaged_topics", "partitions")
     if not isinstance(page, dict) or set(needed) - set(page) or any(set(KEYS) - set(row) for row in page["partitions"][:1]):
         raise HeadwaterError("the agent is of another version, which does not say all of this: restart it")
@@ -94,7 +91,8 @@ def _of_survey(config: Config, selection: str | None, why: str) -> StatusAnswer:
         if not rows:
             raise
         failure = error
-    return StatusAnswer(rows, f"{why}: this is from the log directories and the bucket", failure)
+    where = "the log directories and the bucket" if config.log.dirs else "the bucket"
+    return StatusAnswer(rows, f"{why}: this is from {where}", failure)
 
 
 def _surveyed(config: Config, selection: str | None) -> Iterator[dict[str, Any]]:

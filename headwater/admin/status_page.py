@@ -1,6 +1,7 @@
 """What /v1/status answers: partitions or topics as this agent knows them, and how old that is. Plain functions of a board's entries."""
 
 import math
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -105,6 +106,7 @@ class StatusPage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
     at_ms       when this was answered, milliseconds since the epoch
     whole       all that the filters let through, on this page or not
+    has_log_directories  has this agent any? One without keeps no status: it knows of no partition, and is not wrong about any
     listed      have the log directories been listed? Until then there may be partitions here that are not known
     unseen      partitions to which something has happened that was not looked at yet
     store_failing_s  how long the store has answered no call of the agent's; 0 while it answers, and while it is not called
@@ -116,6 +118,7 @@ class StatusPage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     at_ms: int
     whole: StatusSum
+    has_log_directories: bool
     listed: bool
     unseen: int
     store_failing_s: float
@@ -135,6 +138,7 @@ class PageFacts:
     others        see StatusPage
     """
 
+    has_log_directories: bool = True
     listed: bool = True
     unseen: int = 0
     cached_bytes: Mapping[str, int] = field(default_factory=dict)
@@ -163,6 +167,11 @@ class StatusQuery:
     after: StatusKey | None = None
     limit: int = LIMIT
 
+    @property
+    def is_of_all(self) -> bool:
+        """Does it let everything through?"""
+        return not (self.topic is not None or self.partition is not None or self.states or self.lag_above_s is not None)
+
     def names(self, place: tuple[str, int]) -> bool:
         """Is it of the topic and number that are asked for?"""
         topic, partition = place
@@ -175,13 +184,13 @@ _key = attrgetter("status.topic", "status.partition")  # which sorts ten thousan
 
 def page_of(entries: Iterable[BoardEntry], query: StatusQuery, facts: PageFacts = NO_FACTS, *, now_s: float, at_ms: int) -> StatusPage:
     """now_s: of the board's clock"""
-    found = sorted((entry for entry in entries if _is_wanted(entry, query, now_s)), key=_key)
+    found = sorted(entries if query.is_of_all else (entry for entry in entries if _is_wanted(entry, query, now_s)), key=_key)
     start = query.after or StatusKey("", -1)
     topics: list[TopicRow] | msgspec.UnsetType = msgspec.UNSET
     rows: list[PartitionRow] | msgspec.UnsetType = msgspec.UNSET
     more: str | msgspec.UnsetType = msgspec.UNSET
     if query.partitions:
-        rest = [entry for entry in found if _key(entry) > start]
+        rest = found[bisect_right(found, (start.topic, start.partition), key=_key) :]
         end = query.limit
         while end < len(rest) and _key(rest[end]) == _key(rest[end - 1]):  # two incarnations of a topic stay on one page
             end += 1
@@ -199,6 +208,7 @@ def page_of(entries: Iterable[BoardEntry], query: StatusQuery, facts: PageFacts 
     return StatusPage(
         at_ms=at_ms,
         whole=sum_of(found, facts, now_s),
+        has_log_directories=facts.has_log_directories,
         listed=facts.listed,
         unseen=facts.unseen,
         store_failing_s=round(facts.store_failing_s, 3),

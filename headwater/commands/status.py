@@ -61,7 +61,7 @@ def status(
     The facts are what the agent on the data directory knows: age_s in JSON is how long ago a partition was last seen to be so, and
     known_age_s how long ago the bucket confirmed what is said of the archive. Without an agent that answers, the log directories and
     the bucket are looked at, and a note says why; without the bucket's answer the table shows what is known without it. An agent,
-    and then a bucket, that does not answer is given up after 5 s each.
+    and then a bucket, that does not answer is given up after 5 s each; one that answers may take longer for very many partitions.
 
     A partition is current when its archive end equals its high watermark: all that is committed is archived. The lag time is the
     age of the first record that is not archived, by its own timestamp. The high watermark comes from the broker, where

@@ -1,6 +1,5 @@
 """Where the rows of `headwater status` come from: the agent's pages, and the log directories and the bucket only without them."""
 
-import itertools
 import os
 import signal
 from collections.abc import Mapping
@@ -49,7 +48,7 @@ class Agent:
 
 
 def asked(selection: str | None = None) -> StatusAnswer:
-    return find_status(load(None, {}, {}), selection)
+    return find_status(load(None, {}, {"log.dirs": ["/var/lib/kafka"]}), selection)
 
 
 def test_all_pages_of_what_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,6 +74,7 @@ def test_all_pages_of_what_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None
         (a_page({"topic": "orders"}), "another version"),
         (["what?"], "another version"),
         (a_page(listed=False), "has not listed"),
+        (a_page(listed=False, has_log_directories=False), "the agent has no log directories"),
         (a_page(), "knows nothing of any partition"),
     ],
 )
@@ -91,13 +91,16 @@ def test_an_agent_that_ends_between_two_pages(monkeypatch: pytest.MonkeyPatch) -
     assert asked().rows == SURVEYED
 
 
-def test_all_pages_together_have_one_limit_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    pages = [a_page(a_row("orders", number), next_after=f"orders:{number}") for number in range(9)]
-    agent, now_s = Agent(monkeypatch, *pages), itertools.count(0, 2)  # two seconds pass with each page
-    monkeypatch.setattr(source, "monotonic", lambda: float(next(now_s)))
+def test_each_page_is_waited_for_and_not_all_of_them_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a hundred thousand partitions an agent that answers at once has fifty pages."""
+    pages = [a_page(a_row("orders", number), next_after=f"orders:{number}") for number in range(49)]
+    agent = Agent(monkeypatch, *pages, a_page(a_row("orders", 49)))
+    assert [row["partition"] for row in asked().rows] == list(range(50))
+    assert agent.limits_s == [source.AGENT_S] * 50
+    agent.pages = [*pages[:30], TransientError("the agent stopped answering: timed out")]
     answer = asked()
-    assert (answer.rows, agent.limits_s) == (SURVEYED, [5.0, 3.0, 1.0])
-    assert "the agent has not said all of it within 5 s" in answer.note
+    assert answer.rows == SURVEYED
+    assert "timed out" in answer.note
 
 
 def test_what_the_agent_knows_of_a_silent_store_and_of_damaged_topics_is_no_success(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,6 +122,18 @@ def test_what_is_nowhere_is_not_found(stage: Stage) -> None:
         with pytest.raises(NotFound):
             find_status(load(None, {}, {"node.data_dir": str(stage.data_dir), "store.url": f"file://{stage.bucket}"}), "absent")
         assert stage.run("status", "absent").code == 6
+
+
+def test_an_agent_without_log_directories_is_said_to_have_none(stage: Stage) -> None:
+    """It serves what is archived, and knows the lag of nothing."""
+    assert stage.run("archive", "--set", "archival.seal_timeout=0s", log=stage.log("kitchen")).code == 0
+    with running(stage, None) as agent:
+        agent.wait_for("gateway_started")
+        ran = stage.run("status", "-o", "jsonl")
+        assert ran.err.strip() == "the agent has no log directories, so it keeps no status of partitions: this is from the bucket"
+        assert {row["state"] for row in ran.rows} == {"archive-only"}
+        page = AgentApi(stage.data_dir).get("/v1/status")
+    assert (page["has_log_directories"], page["listed"], page["topics"]) == (False, False, [])
 
 
 def test_an_agent_that_hangs_is_given_up(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,6 +71,7 @@ def test_the_fields_of_a_page_are_described() -> None:
     assert set(schemas["StatusPage"]["required"]) == {
         "at_ms",
         "whole",
+        "has_log_directories",
         "listed",
         "unseen",
         "store_failing_s",
