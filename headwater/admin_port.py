@@ -16,6 +16,7 @@ from headwater.admin.archived_partitions import ArchivedPartitions
 from headwater.admin.checks import Heartbeat, agent_health
 from headwater.admin.fleet_watch import FleetWatch
 from headwater.admin.head_reader import HeadReader
+from headwater.admin.last_scrub import ScrubMemory
 from headwater.admin.operations import Operations, new_operation_id
 from headwater.admin.status_board import BoardSources, StatusBoard
 from headwater.admin.verb_threads import VerbThreads
@@ -36,7 +37,8 @@ from manifests.head import Head
 if TYPE_CHECKING:
     from headwater.admin.status_page import PageFacts
 
-STOP_S = 2.0  # for the board's thread: a disk may hang
+STOP_S = 2.0  # for the board's thread, and the one that remembers scrubs: a disk may hang
+LAST_SCRUB = "last_scrub.json"
 
 log = structlog.get_logger()
 
@@ -49,26 +51,29 @@ class Vitals:
     board      None, as `work`, without log directories
     work       the fleet's, to be given to the scheduler
     scheduler  once it works
+    scrubs    what they have found, also before the agent's start
     operations, verb_threads  what is done on request, and where
     """
 
     board: StatusBoard | None
     work: FleetWatch | None
+    scrubs: ScrubMemory
     heartbeat: Heartbeat = field(default_factory=lambda: Heartbeat(SystemClock()))
     gateway: GatewayMeter = field(default_factory=GatewayMeter)
     listens: threading.Event = field(default_factory=threading.Event)
     scheduler: Scheduler | None = None
-    operations: Operations = field(default_factory=lambda: Operations(SystemClock(), new_operation_id))
+    operations: Operations = field(init=False)
     verb_threads: VerbThreads = field(init=False)
 
     def __post_init__(self) -> None:
+        self.operations = Operations(SystemClock(), new_operation_id, self.scrubs.last, self.scrubs.keep)
         self.verb_threads = VerbThreads(self.operations)
 
     @classmethod
     def of(cls, session: Session, logs: Logs) -> "Vitals":
-        fleet, clock = session.fleet, SystemClock()
+        fleet, clock, scrubs = session.fleet, SystemClock(), ScrubMemory(session.config.node.data_dir / LAST_SCRUB)
         if fleet is None:
-            return cls(None, None)
+            return cls(None, None, scrubs)
 
         def policy(place: TopicPartition) -> Policy:
             settings = Policy.of(session.live.archival_for(place.topic))
@@ -80,7 +85,7 @@ class Vitals:
         archived = ArchivedPartitions(session.control.state, lambda: logs.archived)
         board = StatusBoard(BoardSources.of(fleet, offsets, policy, archived.now), clock)
         fleet.stepped = lambda done: board.stepped(done.place, done.reason)
-        return cls(board, FleetWatch(fleet, session.config.log.dirs, board, clock))
+        return cls(board, FleetWatch(fleet, session.config.log.dirs, board, clock), scrubs)
 
     def reconsider(self) -> None:
         """What may be archived has changed."""
@@ -182,8 +187,22 @@ def open_admin_port(session: Session, logs: Logs, vitals: Vitals) -> Iterator[No
             consequence="health, metrics and status are on this agent's own socket alone; all else works",
         )
         server = AdminServer(replace(config, listen=""), app, session.config.node.data_dir)
-    with server, _kept(vitals.board, session):
+    with server, _remembered(vitals.scrubs), _kept(vitals.board, session):
         yield
+
+
+@contextmanager
+def _remembered(scrubs: ScrubMemory) -> Iterator[None]:
+    """In its file, for the time of the block, and at its end."""
+    stop = threading.Event()
+    thread = threading.Thread(target=scrubs.run, args=(stop,), name="last-scrub", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        scrubs.wake()
+        thread.join(STOP_S)
 
 
 @contextmanager

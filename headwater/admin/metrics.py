@@ -292,7 +292,7 @@ class AgentCollector(Collector):
         running = ((verb, tally.running.get(verb, 0)) for verb in (*VERBS, OTHER))
         yield _labelled("headwater_operations_running", "Operations that run now.", "verb", running)
         if tally.scrub.ended_ms is not None:
-            yield _gauge("headwater_scrub_last_end_timestamp_seconds", "When the last scrub ended.", tally.scrub.ended_ms / 1000)
+            yield _gauge("headwater_scrub_last_end_timestamp_seconds", "When every object had been read.", tally.scrub.ended_ms / 1000)
         if tally.scrub.objects:
             yield _labelled("headwater_scrub_last_objects", "What the last scrub found.", "result", tally.scrub.objects.items())
         recovery = tally.last.get("recover")

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 import structlog
 
+from headwater.admin.last_scrub import NO_SCRUB, LastScrub, ScrubRun
 from headwater_core.clock import Clock, SystemClock
 from headwater_core.errors import AlreadyExists, HeadwaterError, TransientError, UsageError
 
@@ -37,8 +38,6 @@ VERBS = (
     "export",
 )  # counted by name
 SCRUBS = ("verify", "scrub")
-SCRUB_RESULTS = ("examined", "damaged", "missing", "unexamined")  # by the names of Report.sums
-FLAWS = ("damaged", "missing")
 OTHER = "other"  # verbs come from other processes, too
 OPERATION_ID = r"[A-Za-z0-9][A-Za-z0-9._-]{7,63}"
 AGENT = "agent"
@@ -91,26 +90,6 @@ class OperationPage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     at_ms: int
     operations: list[Operation]
     next_after: str | msgspec.UnsetType = msgspec.UNSET
-
-
-class LastScrub(NamedTuple):
-    """What the last scrub of the whole archive that ended by itself has found, and more flaws found since.
-
-    ended_ms  of that scrub; None: there was none
-    objects   by SCRUB_RESULTS; only what is known
-    """
-
-    ended_ms: int | None
-    objects: Mapping[str, int]
-
-    def after(self, ended: Operation) -> "LastScrub":
-        """A scrub of a part of the archive, one that did not end by itself and one that has examined nothing show no soundness."""
-        found = {each: value for each in SCRUB_RESULTS if isinstance(value := ended.results.get(each, 0), int)}  # it may be another's
-        is_whole = ended.state in (OperationState.DONE, OperationState.FAILED) and not ended.arguments.get("selection")
-        if is_whole and found.get("examined", 0) > 0:
-            return LastScrub(ended.ended_ms, dict.fromkeys(SCRUB_RESULTS, 0) | found)
-        more = {each: found[each] for each in FLAWS if found.get(each, 0) > self.objects.get(each, 0)}
-        return LastScrub(self.ended_ms, {**self.objects, **more})
 
 
 class OperationTally(NamedTuple):
@@ -208,17 +187,19 @@ class RunningOperation:
 class Operations:
     """All operations of an agent. Safe to use from many threads.
 
-    mint  a new id
+    mint      a new id
+    scrub     what is known of scrubs from before; scrubbed: called with what is known after one, under a lock
     """
 
-    def __init__(self, clock: Clock, mint: Callable[[], str]) -> None:
-        self._clock, self._mint = clock, mint
+    def __init__(
+        self, clock: Clock, mint: Callable[[], str], scrub: LastScrub = NO_SCRUB, scrubbed: Callable[[LastScrub], object] = lambda _: None
+    ) -> None:
+        self._clock, self._mint, self._scrub, self._scrubbed = clock, mint, scrub, scrubbed
         self._lock = threading.Lock()
         self._running: dict[str, RunningOperation] = {}
         self._ended: dict[str, RunningOperation] = {}  # in the order of their ends
         self._counts: Counter[tuple[str, OperationState]] = Counter()
         self._last: dict[str, Operation] = {}
-        self._scrub = LastScrub(None, {})
 
     def begin(
         self,
@@ -356,7 +337,10 @@ class Operations:
             if facts.results:
                 self._last[_counted(facts.verb)] = running.facts
             if facts.verb in SCRUBS:
-                self._scrub = self._scrub.after(running.facts)
+                by_itself = facts.state in (OperationState.DONE, OperationState.FAILED)
+                ended_ms = running.facts.ended_ms or 0
+                self._scrub = self._scrub.after(ScrubRun.of(facts.arguments, facts.results, ended_ms=ended_ms, by_itself=by_itself))
+                self._scrubbed(self._scrub)
             self._ended[facts.id] = running
             if len(self._ended) > OPERATIONS_MAX:
                 del self._ended[next(iter(self._ended))]

@@ -87,7 +87,7 @@ def scrub(
             placing.runner(config, store, "scrub", work.size_bytes) as runner,
         ):
             report = work.run(runner, operation.beside(shown.advance))
-        operation.results = report.sums()
+        operation.results = report.sums(scope.sample)
         rows = [finding.row() for finding in report.findings]
         facts = {
             "store": store.url,

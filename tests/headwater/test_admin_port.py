@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 
 from headwater.admin.status_page import StatusPage
 from headwater.admin_port import Vitals, open_admin_port
+from headwater.agent_api import AgentApi
 from headwater.config import Config, load
 from headwater.replay import consume
 from headwater.session import open_session
@@ -129,6 +130,38 @@ def metrics(address: Address) -> dict[str, float]:
     """Name and labels, as they are served: value."""
     lines = [line for line in call(address, "/metrics").text.splitlines() if not line.startswith("#")]
     return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
+
+
+def test_what_a_scrub_found_outlives_the_agent_and_is_settled_only_by_what_reads_it_again(stage: Stage) -> None:
+    options = (*PORT, "--set", "archival.seal_timeout=0s", "--set", "log.owned=true", "--set", "archival.archive=manual")
+    log = stage.log("kitchen")
+    with running(stage, log, *options) as agent:
+        address = address_of(agent)
+        agent.wait_for("gateway_started")
+        assert stage.run("flush", log=log).code == 0
+        damaged = next(stage.bucket.rglob("data/**/*.log"))
+        content = damaged.read_bytes()
+        damaged.write_bytes(content[:200] + bytes([content[200] ^ 1]) + content[201:])
+        assert stage.run("verify", "--data").code == 4
+        assert eventually(lambda: metrics(address).get('headwater_scrub_last_objects{result="damaged"}') == 1)
+        before = scrub_metrics(address)
+        assert agent.stop() == 0
+    damaged.write_bytes(content)
+    with running(stage, log, *options) as agent:
+        address = address_of(agent)
+        agent.wait_for("gateway_started")
+        assert scrub_metrics(address) == before
+        assert stage.run("verify").code == stage.run("jobs", "scrub", "--sample", "50%", "--grace", "1h").code == 0
+        rows = AgentApi(stage.data_dir).get("/v1/operations")["operations"]
+        assert [row["results"].get("shares") for row in rows if row["verb"] in ("verify", "scrub")] == [2, None]
+        assert scrub_metrics(address) == before
+        assert stage.run("jobs", "scrub").code == 0
+        assert eventually(lambda: scrub_metrics(address)['headwater_scrub_last_objects{result="damaged"}'] == 0)
+        assert agent.stop() == 0
+
+
+def scrub_metrics(address: Address) -> dict[str, float]:
+    return {name: value for name, value in metrics(address).items() if name.startswith("headwater_scrub_")}
 
 
 SHARED = {"topic", "partition", "topic_id", "archive_start", "local_start", "last_offset", "high_watermark", "lag_bytes", "lag_s"}

@@ -89,8 +89,9 @@ class Report:
     def damaged(self) -> int:
         return sum(each.damage for each in self.findings)
 
-    def sums(self) -> dict[str, int]:
-        """What an operation shows of it: damaged, missing and extra (listed by no head) are disjoint; unexamined is no damage."""
+    def sums(self, sample: Sample | None = None) -> dict[str, int]:
+        """What an operation shows of it: damaged, missing and extra (listed by no head) are disjoint; unexamined is no damage. Of a
+        `sample` its share, too."""
         kinds = Counter(each.kind for each in self.findings)
         apart = {"missing": kinds[Kind.MISSING], "extra": kinds[Kind.EXTRA], "unexamined": kinds[Kind.UNEXAMINED]}
         return {
@@ -98,7 +99,9 @@ class Report:
             "examined": self.examined,
             "damaged": len(self.findings) - sum(apart.values()),
             **apart,
+            "skipped": self.skipped,
             "read_bytes": self.read_bytes,
+            **({"share": sample.slot, "shares": sample.period} if sample else {}),
         }
 
     def verdict(self, url: str) -> HeadwaterError | None:

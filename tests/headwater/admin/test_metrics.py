@@ -58,7 +58,7 @@ class Stage:
         for verb in (
             ("verify", "recover") if is_scrubbed else ()
         ):  # most series of operations are there from the beginning, some after the first
-            self.operations.begin(verb, {}).end({"examined": 9})
+            self.operations.begin(verb, {}).end({"examined": 9, "skipped": 0})
         sources = MetricSources(
             version="1.2.3",
             health=Health(live={}, ready={"store": lambda: "down", "gateway": lambda: ""}),
@@ -219,7 +219,7 @@ def test_operations_by_verb_and_outcome_and_what_the_last_scrub_found() -> None:
     stage.operations.begin("status", {}, is_kept=False).end()
     assert stage.value("headwater_operations_running", verb="verify") == 1
     assert stage.value("headwater_scrub_last_objects", result="examined") == 9
-    running.fail(CorruptData("x", 0, "y"), {"examined": 12, "damaged": 2, "missing": "no number", "other": 7})
+    running.fail(CorruptData("x", 0, "y"), {"examined": 12, "skipped": 0, "damaged": 2, "missing": "no number", "other": 7})
     assert stage.value("headwater_operations_total", verb="verify", outcome="failed") == 1
     assert stage.value("headwater_operations_total", verb="verify", outcome="done") == 1
     assert stage.value("headwater_operations_total", verb="recover", outcome="failed") == 1
@@ -238,10 +238,12 @@ def scrub_samples(stage: Stage) -> dict[str, float]:
 
 def test_a_scrub_of_a_part_or_one_that_did_not_end_by_itself_may_raise_damage_alone() -> None:
     stage = Stage()
-    stage.operations.begin("scrub", {"selection": None}).fail(CorruptData("x", 0, "y"), {"examined": 12, "damaged": 2, "missing": 1})
+    stage.operations.begin("scrub", {"selection": None}).fail(
+        CorruptData("x", 0, "y"), {"examined": 12, "skipped": 0, "damaged": 2, "missing": 1}
+    )
     before = scrub_samples(stage)
     assert (before["damaged"], before["missing"]) == (2, 1)
-    nothing = {"examined": 1, "damaged": 0, "missing": 0}
+    nothing = {"examined": 1, "skipped": 0, "damaged": 0, "missing": 0}
     stage.operations.begin("verify", {"selection": "orders:0"}).end(nothing)
     stage.operations.begin("verify", {}).end(nothing | {"examined": 0})
     cancelled = stage.operations.begin("scrub", {})
