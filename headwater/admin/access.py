@@ -5,6 +5,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from ipaddress import ip_address
+from typing import NamedTuple
 
 import structlog
 from starlette.requests import ClientDisconnect
@@ -25,6 +26,17 @@ _HEADERS = (  # no answer is for a browser to keep, to guess at, or to show insi
 )
 
 log = structlog.get_logger()
+
+
+class Tokens(NamedTuple):
+    """What clients of the port may show; None: there is none.
+
+    write  to read, and to have anything done
+    read   to read
+    """
+
+    write: bytes | None
+    read: bytes | None = None
 
 
 class Access(ABC):
@@ -85,29 +97,30 @@ class LocalAccess(Access):
 
 
 class PortAccess(Access):
-    """Over TCP. Without a token every user of this machine may read, and none may have anything done.
+    """Over TCP. Without any token every user of this machine may read; without one for that none may have anything done.
 
-    token  what a client must show, as it is now; None: there is none
+    tokens as they are now
     hosts  names by which the port may be called, beside localhost and addresses: a page of a stranger, whose name leads here, has
            another one (DNS rebinding)
     """
 
-    def __init__(self, app: ASGIApp, *, token: Callable[[], bytes | None], hosts: Collection[str]) -> None:
+    def __init__(self, app: ASGIApp, *, tokens: Callable[[], Tokens], hosts: Collection[str]) -> None:
         super().__init__(app)
-        self._token = token
+        self._tokens = tokens
         self._hosts = {"localhost", *(host.lower().rstrip(".") for host in hosts)}
 
     def _stranger(self, scope: Scope, headers: Mapping[bytes, bytes]) -> Response | None:
         if not self._is_called_rightly(headers.get(b"host", b"")):
             return problem_response(ProblemCode.WRONG_HOST, "the Host header names none of admin.hosts, no address and not localhost")
-        token = self._token()
-        scope["headwater.trusted"] = trusted = token is None or _shows(headers.get(b"authorization", b""), token)
-        if not trusted and scope["path"] not in OPEN_PATHS:
-            return problem_response(
-                ProblemCode.UNAUTHORIZED, "a bearer token is needed: see admin.token_file", {"WWW-Authenticate": 'Bearer realm="headwater"'}
-            )
-        if token is None and scope["method"] not in ("GET", "HEAD"):
-            return problem_response(ProblemCode.TOKEN_NEEDED, "to have anything done by this port, admin.token_file must be set")
+        tokens, authorization = self._tokens(), headers.get(b"authorization", b"")
+        may_write = _shows(authorization, tokens.write)
+        may_read = tokens == Tokens(None) or may_write or _shows(authorization, tokens.read)
+        scope["headwater.trusted"] = may_read
+        if not may_read and scope["path"] not in OPEN_PATHS:
+            words = "a bearer token is needed: see admin.token_file and admin.read_token_file"
+            return problem_response(ProblemCode.UNAUTHORIZED, words, {"WWW-Authenticate": 'Bearer realm="headwater"'})
+        if not may_write and scope["method"] not in ("GET", "HEAD"):
+            return problem_response(ProblemCode.TOKEN_NEEDED, "to have anything done by this port, the token of admin.token_file is needed")
         return None
 
     def _is_called_rightly(self, host: bytes) -> bool:
@@ -115,9 +128,9 @@ class PortAccess(Access):
         return match is not None and (is_address(match["host"]) or match["host"].lower().rstrip(".") in self._hosts)
 
 
-def _shows(authorization: bytes, token: bytes) -> bool:
+def _shows(authorization: bytes, token: bytes | None) -> bool:
     shown = _BEARER.fullmatch(authorization)
-    return shown is not None and hmac.compare_digest(shown[1], token)
+    return shown is not None and token is not None and hmac.compare_digest(shown[1], token)
 
 
 def is_address(host: str) -> bool:

@@ -48,7 +48,7 @@ class AdminServer:
         self._data_dir = data_dir
         self._port: _Entrance | None = None
         if config.listen:
-            access = PortAccess(app, token=lambda: self._credentials.token, hosts=config.hosts)
+            access = PortAccess(app, tokens=lambda: self._credentials.tokens, hosts=config.hosts)
             self._port = _Entrance(listen(config.listen, "admin"), access, CONNECTIONS_MAX, lambda: self._credentials.tls, hurries=True)
         try:
             self._local = _Entrance(listen_locally(data_dir), LocalAccess(app), LOCAL_CONNECTIONS_MAX, lambda: None, hurries=False)

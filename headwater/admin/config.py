@@ -15,8 +15,9 @@ class AdminConfig:
 
     listen             port 0 takes a free one; "" opens none
     hosts              names, beside localhost and addresses, by which clients may call it
-    token_file         its first line is what clients send as bearer token; needed where other machines can connect,
-                       and for having anything done
+    token_file         its first line is what clients send as bearer token to read and to have anything done; it, or the next one,
+                       is needed where other machines can connect
+    read_token_file    the same for a token that reads alone, as for who scrapes metrics
     tls_certificate    a file with the chain, PEM; with it the port speaks HTTPS alone
     tls_key            a file with its key, PEM
     partition_metrics  metrics of each partition too, not of topics alone
@@ -25,6 +26,7 @@ class AdminConfig:
     listen: str = "127.0.0.1:9293"
     hosts: tuple[str, ...] = ()
     token_file: Path | None = None
+    read_token_file: Path | None = None
     tls_certificate: Path | None = None
     tls_key: Path | None = None
     partition_metrics: bool = False
@@ -32,8 +34,11 @@ class AdminConfig:
     def __post_init__(self) -> None:
         if (self.tls_certificate is None) != (self.tls_key is None):
             raise UsageError("admin: tls_certificate and tls_key come together")
-        if self.listen and not is_loopback(split_address(self.listen)[0]) and self.token_file is None:
-            raise UsageError(f"admin.listen {self.listen!r} can be reached from other machines: set admin.token_file")
+        is_open = self.token_file is None and self.read_token_file is None
+        if self.listen and is_open and not is_loopback(split_address(self.listen)[0]):
+            raise UsageError(
+                f"admin.listen {self.listen!r} can be reached from other machines: set admin.token_file, or admin.read_token_file"
+            )
 
 
 def is_loopback(host: str) -> bool:

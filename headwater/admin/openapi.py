@@ -18,6 +18,7 @@ from headwater.admin.topic_page import TopicList, TopicPage
 from headwater.admin.verb import Verb
 
 _TEXT = {"text/plain": {"schema": {"type": "string"}}}
+_BEARER = "Where admin.token_file or admin.read_token_file is set; with the latter's token nothing is done"
 _OPERATION_ID = {
     "name": "Operation-Id",
     "in": "header",
@@ -155,7 +156,7 @@ def openapi_document(version: str, verbs: Sequence[Verb]) -> dict[str, Any]:
         },
         "components": {
             "schemas": schemas,
-            "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer", "description": "Where admin.token_file is set"}},
+            "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer", "description": _BEARER}},
             "responses": {
                 "Problem": {
                     "description": "An error; its codes: " + ", ".join(code.value for code in ProblemCode),

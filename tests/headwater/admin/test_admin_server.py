@@ -24,6 +24,7 @@ from structlog.testing import capture_logs
 from uvicorn.server import ServerState
 
 from headwater.admin import admin_connection, admin_server
+from headwater.admin.access import Tokens
 from headwater.admin.admin_connection import AdminConnection
 from headwater.admin.admin_server import AdminServer
 from headwater.admin.config import AdminConfig
@@ -37,6 +38,7 @@ from tests.headwater.admin.apps import an_app, some_routes
 from tests.headwater.admin.client import Address, call, connected, send
 
 TOKEN = "a-token-of-the-tests-0123456789"
+READ_TOKEN = "a-token-to-read-of-the-tests-0123"
 LOOPBACK = "127.0.0.1:0"
 
 
@@ -44,6 +46,13 @@ LOOPBACK = "127.0.0.1:0"
 def token_file(tmp_path: Path) -> Path:
     path = tmp_path / "token"
     path.write_text(f"{TOKEN}\n# the rest is a comment\n")
+    return path
+
+
+@pytest.fixture
+def read_token_file(tmp_path: Path) -> Path:
+    path = tmp_path / "read-token"
+    path.write_text(READ_TOKEN)
     return path
 
 
@@ -106,6 +115,61 @@ def test_without_the_token_nothing_is_said_not_even_which_paths_there_are(token_
         assert (refused.status, refused.problem) == (401, "unauthorized")
         assert refused.headers["www-authenticate"].startswith("Bearer")
         assert call(address, "/absent", token=TOKEN).problem == "not_found"
+
+
+GETS = ("/metrics", "/v1/status", "/v1/topics", "/v1/operations", "/v1/openapi.json")
+POSTS = ("/v1/flush", "/v1/flush?wait", "/v1/operations", "/v1/operations/an-operation/cancel", "/v1/operations/an-operation/end", "/livez")
+
+
+@pytest.mark.parametrize("has_writers", [True, False])
+def test_who_may_read_reads_all_and_has_nothing_done(token_file: Path, read_token_file: Path, has_writers: bool) -> None:
+    flushed = list[object]()
+
+    def rows(*about: object) -> Rows:
+        flushed.append(about)
+        yield from ()
+
+    async def with_metrics(scope: Scope, receive: Receive, send: Send) -> None:
+        await (Response("some") if scope["path"] == "/metrics" else app)(scope, receive, send)
+
+    flush = Verb(name="flush", summary="", arguments=msgspec.Struct, rows=rows)
+    app = an_app(Health(live={"event_loop": lambda: ""}, ready={"store": lambda: "gone"}), some_routes(flush))
+    config = AdminConfig(listen=LOOPBACK, token_file=token_file if has_writers else None, read_token_file=read_token_file)
+    with serving(config, with_metrics) as address:
+        for path in GETS:
+            assert call(address, path, token=READ_TOKEN).status == call(address, path, token=READ_TOKEN, method="HEAD").status == 200
+            assert call(address, path, token=TOKEN).status == (200 if has_writers else 401)
+            assert call(address, path).problem == "unauthorized"
+        assert "gone" in call(address, "/readyz", token=READ_TOKEN).text
+        assert "gone" not in call(address, "/readyz").text
+        for path in POSTS:
+            for method in ("POST", "PUT", "DELETE", "PATCH", "post", "GETS"):
+                refused = call(address, path, method=method, token=READ_TOKEN, Content_Type="application/json", body=b"{}")
+                assert (refused.status, refused.problem) == (403, "token_needed")
+        for shown in (f"{READ_TOKEN}, {TOKEN}", f"{READ_TOKEN} {TOKEN}", TOKEN[:-1], f"{TOKEN}{READ_TOKEN}"):
+            assert call(address, "/v1/flush", method="POST", token=shown, Content_Type="application/json").problem == "unauthorized"
+        assert not flushed
+        done = call(address, "/v1/flush?wait", method="POST", token=TOKEN, Content_Type="application/json")
+        assert (done.status, len(flushed)) == ((200, 1) if has_writers else (401, 0))
+
+
+def test_a_token_that_reads_alone_must_be_another_one(token_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match=r"admin\.read_token_file has the token of"):
+        Credentials(AdminConfig(token_file=token_file, read_token_file=token_file))
+    (reading := tmp_path / "reading").write_text(READ_TOKEN)
+    found = Credentials(AdminConfig(token_file=token_file, read_token_file=reading))
+    reading.write_text(f"{TOKEN}\n")
+    found.reload()
+    assert found.tokens == Tokens(TOKEN.encode(), READ_TOKEN.encode())
+    reading.write_text("another-" + READ_TOKEN)
+    found.reload()
+    assert found.tokens.read == b"another-" + READ_TOKEN.encode()
+
+
+def test_a_token_to_read_is_enough_where_other_machines_connect(read_token_file: Path) -> None:
+    assert AdminConfig(listen="0.0.0.0:0", read_token_file=read_token_file).token_file is None
+    with pytest.raises(UsageError, match=r"admin\.read_token_file"):
+        AdminConfig(listen="0.0.0.0:0")
 
 
 @pytest.mark.parametrize(
@@ -176,7 +240,7 @@ def test_without_a_token_in_its_configuration_the_port_does_nothing_for_anybody(
 
 
 def test_what_deletes_records_is_requested_over_the_socket_alone(token_file: Path, tmp_path: Path) -> None:
-    """The port's token lies with whoever scrapes metrics."""
+    """A token travels; the socket does not."""
 
     def rows(*_: object) -> Rows:
         yield from ()

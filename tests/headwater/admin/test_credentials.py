@@ -6,6 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from headwater.admin import credentials
+from headwater.admin.access import Tokens
 from headwater.admin.config import AdminConfig
 from headwater.admin.credentials import Credentials
 from headwater_core.errors import UsageError
@@ -21,12 +22,12 @@ def test_a_file_that_becomes_readable_without_another_change_is_taken_up(tmp_pat
             forbidden.setattr(credentials, "_token", _forbidden)
             for _ in range(3):
                 found.reload()
-        assert found.token == b"a" * 20
+        assert found.tokens == Tokens(b"a" * 20)
         for _ in range(3):
             found.reload()
-    assert found.token == b"b" * 30
+    assert found.tokens == Tokens(b"b" * 30)
     assert [each["event"] for each in logs] == ["admin_credentials_refused", "admin_credentials_reloaded"]
 
 
-def _forbidden(path: Path) -> bytes:
-    raise UsageError(f"admin.token_file: cannot read {path}: Permission denied")
+def _forbidden(name: str, path: Path) -> bytes:
+    raise UsageError(f"admin.{name}: cannot read {path}: Permission denied")

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from headwater.admin import recent_answers
-from headwater.admin.access import PortAccess
+from headwater.admin.access import PortAccess, Tokens
 from headwater.admin.admin_connection import AdminConnection
 from headwater.admin.admin_server import AdminServer
 from headwater.admin.config import AdminConfig
@@ -82,7 +82,7 @@ def answered(app: ASGIApp, connections: Sequence[Sequence[bytes]], *, is_kept: b
     """What is sent on each of these connections, one after the other, when these pieces arrive on it."""
 
     async def run() -> list[bytes]:
-        recent = RecentAnswers(PortAccess(app, token=lambda: TOKEN.encode(), hosts=()), time.monotonic)
+        recent = RecentAnswers(PortAccess(app, tokens=lambda: Tokens(TOKEN.encode()), hosts=()), time.monotonic)
         if not is_kept:
             recent.find = lambda request: None  # type: ignore[method-assign]
         config = uvicorn.Config(recent, interface="asgi3", lifespan="off", log_config=None, server_header=False, date_header=False)
