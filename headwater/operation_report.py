@@ -1,5 +1,6 @@
 """What a command that works by itself reports of its operation to the agent on its data directory, where there is one."""
 
+import json
 import os
 import signal
 import threading
@@ -14,6 +15,9 @@ from headwater_core.errors import HeadwaterError, NotFound
 EVERY_S = 3.0  # between two reports; the agent takes a command for lost after a minute
 ANSWER_S = 2.0
 END_S = 1.0  # what the end of a command waits for its last report
+TEXT_CHARS_MAX = 500  # of an argument; with the next two far below what the agent takes
+LIST_ITEMS_MAX = 50
+LIST_BYTES_MAX = 2048  # of JSON
 
 
 class OperationReport:
@@ -36,7 +40,7 @@ class OperationReport:
         self.results: dict[str, Any] = {}
         self._data_dir, self._interrupt, self._every_s = data_dir, interrupt, every_s
         self._id = begin_operation()
-        self._begin = {"id": self._id, "verb": verb, "arguments": dict(arguments), "pid": os.getpid()}
+        self._begin = {"id": self._id, "verb": verb, "arguments": shortened(arguments), "pid": os.getpid()}
         self._done, self._total = 0, total_bytes
         self._end: dict[str, Any] = {}
         self._ended, self._is_begun, self._is_cancelled = threading.Event(), False, False
@@ -96,6 +100,29 @@ class OperationReport:
         elif found["cancelling"] and not self._is_cancelled:
             self._is_cancelled = True
             self._interrupt()
+
+
+def shortened(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """What an agent takes, whatever a command was given: of a long list the first items, and as NAME_count how many there are."""
+    found: dict[str, Any] = {}
+    for name, value in arguments.items():
+        if isinstance(value, str):
+            found[name] = _shortened(value)
+        elif isinstance(value, list | tuple):
+            items = [_shortened(str(each)) for each in value[:LIST_ITEMS_MAX]]
+            while len(json.dumps(items)) > LIST_BYTES_MAX:
+                items.pop()
+            found[name] = items
+            if len(items) < len(value):
+                found[f"{name}_count"] = len(value)
+        else:
+            found[name] = value
+    return found
+
+
+def _shortened(text: str) -> str:
+    text = text.encode("utf-8", "backslashreplace").decode()  # a path may be no text
+    return text if len(text) <= TEXT_CHARS_MAX else f"{text[:TEXT_CHARS_MAX]}..."
 
 
 @contextmanager

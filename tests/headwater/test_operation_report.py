@@ -14,7 +14,7 @@ import pytest
 
 from headwater.admin.operations import Operation, Operations, OperationState
 from headwater.agent_api import AgentApi
-from headwater.operation_report import END_S, OperationReport
+from headwater.operation_report import END_S, OperationReport, shortened
 from headwater_core.errors import HeadwaterError, NotFound, Partial, UsageError, VerificationFailed
 from tests.headwater.admin.apps import serving_locally
 from tests.headwater.admin.test_admin_server import eventually
@@ -52,6 +52,28 @@ def test_it_is_listed_while_it_runs_and_after_it_has_ended(tmp_path: Path, opera
     report.end(VerificationFailed("1 findings"))
     [ended] = listed(operations, OperationState.FAILED)
     assert (ended.results, ended.error, ended.exit_code) == ({"examined": 9, "damaged": 1}, "1 findings", 4)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"topics": [f"topic-{number:05d}" for number in range(5000)], "into": "/new/data"},
+        {"topics": ["\x01" * 249] * 300, "into": "\x01" * 4096},
+        {"topics": ["\U0001f4bf" * 249] * 300, "into": "/" + "\U0001f4bf" * 4096},
+        {"to": "/data/\udcff"},
+    ],
+)
+def test_it_is_listed_however_much_it_was_given(tmp_path: Path, operations: Operations, arguments: dict[str, Any]) -> None:
+    contextvars.copy_context().run(lambda: OperationReport(tmp_path, "recover", arguments, 100)).end(None)
+    [ended] = listed(operations, OperationState.DONE)
+    if "topics" in arguments:
+        assert ended.arguments["topics_count"] == len(arguments["topics"])
+        assert ended.arguments["topics"] == arguments["topics"][: len(ended.arguments["topics"])]
+
+
+def test_arguments_that_are_short_are_whole() -> None:
+    arguments = {"topics": ["orders", "tables"], "into": "/new/data", "data": True, "selection": None}
+    assert shortened(arguments) == arguments
 
 
 def test_short_work_is_listed_too(tmp_path: Path, operations: Operations) -> None:
