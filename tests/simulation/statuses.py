@@ -216,8 +216,8 @@ class AgentStatus:
             head, status = self._world.checks.heads[partition], entry.status
             said = status.state, status.archive_start, (status.last_offset if status.last_offset is not None else -1), status.archived_bytes
             size = self.board._sizes.get(partition)
-            is_sized = size is None or not size.is_known or size.extent.version == head.version  # else another agent's: read again within READ_AGAIN_S
-            archived_bytes = head.entries.live_bytes if is_sized else status.archived_bytes
+            is_newest_size = size is None or not size.is_known or size.extent.version == head.version  # else read again within READ_AGAIN_S
+            archived_bytes = head.entries.live_bytes if is_newest_size else status.archived_bytes
             is_newest = partition in read or known[partition].manifest_version == head.version  # else nobody has announced it
             if is_newest and said != ("archive-only", head.start_offset, head.last_offset, archived_bytes):
                 raise Violation(f"S7 {self._agent.name} says {said} of {partition}, which ends at {head.last_offset}")
