@@ -10,6 +10,7 @@ UPLOAD_BYTES_PER_S_MIN = 1 << 20  # with less, 64 uploads in turn would let a se
 
 DAY_S = 24 * 3600
 GC_INTERVAL_S_MIN = 60  # a round lists what it looks at
+SNAPSHOT_INTERVAL_S_MIN = 60
 MERGE_BYTES_MIN = 4 << 10
 OFFLOAD_BUFFER_BYTES_MIN = 1 << 20
 FOLLOW_S_MIN, FOLLOW_S_MAX = 0.5, 10.0
@@ -156,3 +157,23 @@ class ArchivalConfig:
             raise UsageError(f'offload = "streaming" has a layout of its own: leave layout = "{self.layout}" out')
         if self.offload is OffloadMode.PER_SEGMENT and self.layout == "streaming":
             raise UsageError('layout = "streaming" is that of offload = "streaming": set that, and leave the layout out')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterConfig:
+    """snapshots    of the cluster's metadata are archived
+    secrets      credentials and passwords are in them, so that a recovered cluster lets in whom the old one let in
+    interval_s   at least so long from one to the next
+    retention_s  so long they are kept, ever fewer of them; None: for ever
+    """
+
+    snapshots: bool = True
+    secrets: bool = True
+    interval_s: int = SNAPSHOT_INTERVAL_S_MIN
+    retention_s: int | None = 30 * DAY_S
+
+    def __post_init__(self) -> None:
+        if self.interval_s < SNAPSHOT_INTERVAL_S_MIN:
+            raise UsageError(f"cluster.interval is {self.interval_s} s; at least {SNAPSHOT_INTERVAL_S_MIN} s")
+        if self.retention_s is not None and self.retention_s < 1:
+            raise UsageError(f"cluster.retention is {self.retention_s}; leave it out to keep them for ever")

@@ -160,6 +160,7 @@ def open_admin_port(session: Session, logs: Logs, vitals: Vitals) -> Iterator[No
             failure=failure,
             defects=lambda: fleet.unexpected if fleet is not None else 0,
             partitions=config.partition_metrics,
+            snapshots=lambda: session.cluster.tally if session.cluster is not None else None,
         ),
         SystemClock().monotonic_s,
     )

@@ -32,6 +32,7 @@ from headwater.wiring import open_logs
 from headwater_core.clock import SystemClock
 from headwater_core.control.control_records import Node
 from headwater_core.errors import HeadwaterError, UsageError
+from headwater_core.threads import DaemonThreads
 from hydration.logs import Logs
 from manifests.head import Head
 
@@ -68,6 +69,7 @@ async def _run(session: Session, logs: Logs, vitals: Vitals, started: Callable[[
     stop = threading.Event()
     # Each kind of work has its own threads, as the verbs have: none waits for another.
     archiver, collector = ThreadPoolExecutor(1, "archiver"), ThreadPoolExecutor(1, "collector")
+    cluster = DaemonThreads(1, "cluster")  # a snapshot that a silent store holds up is not waited for: it may end anywhere
 
     def stopping(by: signal.Signals) -> None:
         if signalled.done():
@@ -107,6 +109,8 @@ async def _run(session: Session, logs: Logs, vitals: Vitals, started: Callable[[
                 vitals.reconsider()  # the pauses may have been read before
                 tasks.create_task(_run_in(archiver, partial(keep_archiving, scheduler, session.config.log.dirs, stop)))
                 tasks.create_task(_run_in(collector, partial(upkeep.run, stop)))
+            if session.cluster is not None:
+                cluster.submit(session.cluster.run, stop)
             try:
                 received = await signalled
             finally:
@@ -115,6 +119,7 @@ async def _run(session: Session, logs: Logs, vitals: Vitals, started: Callable[[
                 gateway.cancel()
                 watched.cancel()
     finally:
+        cluster.shutdown(wait=False)
         for close in (vitals.verb_threads.close, collector.shutdown, archiver.shutdown):
             await asyncio.to_thread(close)  # beside the loop, which still hears the second signal
         beating.cancel()

@@ -19,7 +19,7 @@ from headwater.live_config import LiveConfig, Reloaded
 from headwater.offload import offload_rows
 from headwater.options import parse_selection
 from headwater.pause_change import PauseChange, pause_rows
-from headwater.session import PassRequest, Session, pass_rows
+from headwater.session import PassRequest, Session, session_rows
 from headwater.setting_change import SettingChange, change_rows
 from headwater.survey import Knowledge
 from headwater_core.control.control_records import PausesChanged, SettingsChanged
@@ -163,7 +163,7 @@ class AgentVerbs:
         )
 
     def _pass(self, request: PassRequest, running: RunningOperation) -> Rows:
-        return pass_rows(self._session.archivers, request, running.cancelled, planned=lambda total: running.advance(0, total))
+        return session_rows(self._session, request, running.cancelled, planned=lambda total: running.advance(0, total))
 
     def _collect(self, request: CollectionRequest, running: RunningOperation) -> Rows:
         return collection_rows(self._session, request, running.cancelled, planned=lambda total: running.advance(0, total))

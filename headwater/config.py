@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from archival.config import ArchivalConfig
+from archival.config import ArchivalConfig, ClusterConfig
 from headwater.admin.config import AdminConfig
 from headwater.event_log import LogFormat, LogLevel
 from headwater.gateway.config import GatewayConfig
@@ -88,6 +88,7 @@ _SECTIONS: Mapping[str, type[Any]] = {
     "log": LogConfig,
     "store": StoreConfig,
     "archival": ArchivalConfig,
+    "cluster": ClusterConfig,
     "hydration": HydrationConfig,
     "control": ControlConfig,
     "gateway": GatewayConfig,
@@ -163,6 +164,7 @@ class Config:
     log: LogConfig
     store: StoreConfig
     archival: ArchivalConfig
+    cluster: ClusterConfig
     hydration: HydrationConfig
     control: ControlConfig
     gateway: GatewayConfig

@@ -12,6 +12,7 @@ from uuid import uuid4
 import structlog
 
 from archival.archive_pass import archive_all
+from archival.cluster_archiver import ClusterArchiver, ClusterArchiverEquipment
 from archival.config import ArchivalConfig
 from archival.control_rebuild import rebuild_control_if_needed
 from archival.fleet import ArchiverFleet, FleetEquipment, PartitionOutcome
@@ -80,6 +81,7 @@ class Session:
     pauses     what is not to be archived for a while
     settings   what was set by command
     dirs       None as `fleet`
+    cluster    archives the cluster's metadata; None as `fleet`, and where no broker is beside us
     """
 
     config: Config
@@ -90,6 +92,7 @@ class Session:
     pauses: KnownPauses
     settings: KnownSettings
     dirs: LogDirs | None
+    cluster: ClusterArchiver | None = None
 
     @property
     def archivers(self) -> ArchiverFleet:
@@ -181,12 +184,29 @@ def open_session(config: Config, *, patient: bool = False, reload: Callable[[], 
             stack.callback(fleet.announcer.close)
         if dirs is not None:
             live.check = partial(_check_triggers, dirs)
-        yield Session(config, live, Bucket(readable, ManifestRepository(readable), bucket.meter), control, fleet, pauses, settings, dirs)
+        cluster = _cluster_archiver(config, dirs, writable) if dirs is not None and not config.log.owned else None
+        readers = Bucket(readable, ManifestRepository(readable), bucket.meter)
+        yield Session(config, live, readers, control, fleet, pauses, settings, dirs, cluster)
 
 
 def _check_triggers(dirs: LogDirs, before: Config, after: Config) -> None:
     """Raises UsageError for a trigger that is new and too late."""
     check_triggers(after, dirs, differ(before, after)).raise_refused()
+
+
+def _cluster_archiver(config: Config, dirs: LogDirs, bucket: Bucket) -> ClusterArchiver:
+    return ClusterArchiver(
+        ClusterArchiverEquipment(
+            metadata=dirs.metadata,
+            store=bucket.store,
+            repository=bucket.manifests,
+            cluster_id=lambda: dirs.cluster_id,
+            writer=writer_id(config),
+            clock=SystemClock(),
+            new_uid=lambda: uuid4().hex,
+            settings=lambda: config.cluster,
+        )
+    )
 
 
 def _open_patiently(gate: Gate) -> None:
@@ -298,7 +318,7 @@ def run_pass(config: Config, request: PassRequest, on_row: Callable[[dict[str, A
     path, body = "/v1/archive", dict[str, Any](selection=request.selection, before=request.before)
     if request.tail_older_than_s is not None:
         path, body = "/v1/flush", dict[str, Any](selection=request.selection, older_than_s=request.tail_older_than_s)
-    for each in rows_of_the_holder(config, path, body, lambda session: pass_rows(session.archivers, request)):
+    for each in rows_of_the_holder(config, path, body, lambda session: session_rows(session, request)):
         on_row(each)
 
 
@@ -322,6 +342,16 @@ def rows_of_the_holder(
         else:
             return
         raise
+
+
+def session_rows(
+    session: Session, request: PassRequest, stop: threading.Event | None = None, planned: Callable[[int], object] = lambda _: None
+) -> Generator[dict[str, Any]]:
+    """`pass_rows`, after a snapshot of the cluster's metadata where all is to be archived."""
+    fleet = session.archivers
+    if request.selection is None and session.cluster is not None:
+        session.cluster.attempt(requested=True)
+    yield from pass_rows(fleet, request, stop, planned)
 
 
 def pass_rows(

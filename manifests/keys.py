@@ -17,6 +17,8 @@ SETTINGS = "meta/settings.json"
 DATA = "data/"
 STREAM = "stream/"
 ROOTS = (DATA, STREAM)  # of the data objects that we name
+CLUSTER = "cluster/"
+CLUSTER_LIST = "cluster/latest.json"
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")
 _UID = re.compile(r"[0-9a-f]{32}")
 _PAGE_NAME = re.compile(r"([0-9]{20})-([0-9]{20})-([0-9])-([0-9]{10})-([0-9a-f]{32})\.jsonl\.gz")
@@ -24,6 +26,8 @@ _DATA_NAME = re.compile(r"([0-9]{20})-([0-9]{20})-([0-9]{10})-([0-9a-f]{32})\.(l
 _STREAM_NAME = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(?:-index|-meta)?")
 _FENCE = re.compile(r"[0-9]{10}")
 _SUFFIXES = {"segment": ".log", "blocks": ".blocks"}  # of the data objects whose names say their offsets
+_SNAPSHOT_NAME = re.compile(r"([0-9]{20})-([0-9]{10})-([0-9a-f]{32})\.checkpoint\.gz")
+_SNAPSHOT_NUMBER = re.compile(r"[0-9]{10}")
 
 
 def name_prefix(topic: str) -> str:
@@ -205,6 +209,27 @@ class DataName(NamedTuple):
     fence: int
     uid: str
     suffix: str
+
+
+class SnapshotName(NamedTuple):
+    """What the key of a cluster snapshot says: its number, and which records of the metadata log are in it, as Kafka names its own."""
+
+    number: int
+    end_offset: int
+    end_epoch: int
+    uid: str
+
+
+def cluster_snapshot(name: SnapshotName) -> str:
+    return check_key(f"{CLUSTER}{name.number:010}/{name.end_offset:020}-{name.end_epoch:010}-{name.uid}.checkpoint.gz")
+
+
+def parse_cluster_snapshot(key: str) -> SnapshotName | None:
+    """The parts of a cluster snapshot's key; None for anything else."""
+    match key.split("/"):
+        case ["cluster", number, name] if _SNAPSHOT_NUMBER.fullmatch(number) and (found := _SNAPSHOT_NAME.fullmatch(name)):
+            return SnapshotName(int(number), int(found[1]), int(found[2]), found[3])
+    return None
 
 
 def recovery(recovery_id: str) -> str:

@@ -24,6 +24,7 @@ from headwater_core.errors import (
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId
 from manifests import keys, page_limits
+from manifests.cluster_list import ClusterList, decode_cluster_list, encode_cluster_list
 from manifests.document import check_ours
 from manifests.entry_tree import SupersededEntries, refers_to
 from manifests.head import Head, check_head, check_writable, decode_head, encode_head, format_after, parse_head
@@ -299,6 +300,32 @@ class ManifestRepository:
             return encode(settled)
 
         self._advance(key, decide_raw)
+        return settled
+
+    def load_snapshots(self) -> ClusterList | None:
+        """Which snapshots there are of the cluster's metadata; None when the list is not there. Raises CorruptData and
+        UnsupportedFormat."""
+        try:
+            return decode_cluster_list(self._store.get(keys.CLUSTER_LIST)[0])
+        except NotFound:
+            return None
+
+    def change_snapshots(self, decide: Callable[[ClusterList | None], ClusterList | None]) -> ClusterList | None:
+        """As `change_pauses`, with cluster/latest.json; None from `decide`: it stays as it is, or absent."""
+        settled: ClusterList | None = None
+
+        def decide_raw(raw: bytes | None) -> bytes | None:
+            nonlocal settled
+            seen = None if raw is None else decode_cluster_list(raw)
+            after = decide(seen)
+            settled = after or seen
+            if after is None or after is seen:
+                return None
+            if seen is not None:
+                check_ours(seen.format, keys.CLUSTER_LIST)
+            return encode_cluster_list(after)
+
+        self._advance(keys.CLUSTER_LIST, decide_raw)
         return settled
 
     def ensure_owner(self, cluster_id: str) -> None:

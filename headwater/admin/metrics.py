@@ -21,6 +21,7 @@ from prometheus_client.metrics_core import (
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
+from archival.cluster_archiver import SnapshotTally
 from archival.fleet import LOG_DIRS, PASSES
 from archival.schedule.scheduler import SchedulerLoad
 from headwater.admin.health import Health
@@ -77,6 +78,7 @@ class MetricSources:
     operations  that were requested
     failure  why the last step of a partition, or of the log directories as a whole, failed, if it did
     defects  exceptions that nothing foresees
+    snapshots  of the cluster's metadata; None where this agent takes none
     """
 
     version: str
@@ -90,6 +92,7 @@ class MetricSources:
     load: Callable[[], SchedulerLoad | None] = lambda: None
     failure: Callable[[TopicPartition], HeadwaterError | None] = lambda _: None
     defects: Callable[[], int] = lambda: 0
+    snapshots: Callable[[], SnapshotTally | None] = lambda: None
     partitions: bool = False
 
 
@@ -144,6 +147,7 @@ class AgentCollector(Collector):
         yield from self._gateway()
         yield from self._control()
         yield from self._operations()
+        yield from self._cluster()
 
     def _archive(self, board: StatusBoard) -> Iterator[Metric]:
         entries, now_s = board.entries(), board.clock.monotonic_s()
@@ -298,6 +302,20 @@ class AgentCollector(Collector):
         recovery = tally.last.get("recover")
         if recovery is not None:
             yield _gauge("headwater_recovery_last_end_timestamp_seconds", "When the last recovery ended.", _ended_ms(recovery) / 1000)
+
+    def _cluster(self) -> Iterator[Metric]:
+        tally = self._sources.snapshots()
+        if tally is None:
+            return
+        yield CounterMetricFamily(
+            "headwater_cluster_snapshots", "Snapshots of the cluster's metadata that this agent has archived.", tally.taken
+        )
+        yield CounterMetricFamily("headwater_cluster_snapshot_failures", "Attempts that failed in a way that does not pass.", tally.failed)
+        if tally.newest is not None:
+            yield _gauge("headwater_cluster_snapshot_number", "The newest one that this agent knows of.", tally.newest.number)
+            taken_s = tally.newest.taken_ms / 1000
+            yield _gauge("headwater_cluster_snapshot_timestamp_seconds", "When that was taken.", taken_s)
+            yield _gauge("headwater_cluster_unknown_records", "Records in it that its writer does not know.", tally.newest.unknown)
 
     def _gateway(self) -> Iterator[Metric]:
         meter = self._sources.gateway

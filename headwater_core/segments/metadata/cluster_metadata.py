@@ -68,6 +68,7 @@ class ClusterMetadata:
     unread            the same counted, those beyond included: api key -> how many
     end_offset        first metadata offset that is not part of this state
     end_epoch         the controller's epoch that the last of it was written under
+    appended_ms       when that was; 0: not known
     """
 
     topics: Mapping[str, TopicMetadata]
@@ -77,6 +78,7 @@ class ClusterMetadata:
     unread: Mapping[int, int]
     end_offset: int
     end_epoch: int = 0
+    appended_ms: int = 0
     others: Mapping[int, Mapping[Hashable, KnownRecord]] = field(default_factory=lambda: NO_OTHERS)
     unknown: tuple[bytes, ...] = ()
 

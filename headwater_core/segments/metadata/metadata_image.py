@@ -98,6 +98,7 @@ class MetadataImage:
     def __init__(self) -> None:
         self.end_offset = 0
         self.end_epoch = 0
+        self.appended_ms = 0
         self._topics: dict[str, _Topic] = {}  # by id
         self._configs: dict[tuple[int, str], dict[str, str]] = {}
         self._features: dict[str, int] = {}
@@ -247,6 +248,7 @@ class MetadataImage:
             unread=MappingProxyType(dict(self._unread)),
             end_offset=self.end_offset,
             end_epoch=self.end_epoch,
+            appended_ms=self.appended_ms,
             others=MappingProxyType({api_key: MappingProxyType(dict(held)) for api_key, held in self._others.items() if held}),
             unknown=tuple(self._unknown),
         )

@@ -91,7 +91,8 @@ class MetadataLog:
         if self._state is None or changed:
             self._state = self._image.freeze()
         elif self._state.end_offset != self._image.end_offset:
-            self._state = replace(self._state, end_offset=self._image.end_offset, end_epoch=self._image.end_epoch)
+            now = self._image
+            self._state = replace(self._state, end_offset=now.end_offset, end_epoch=now.end_epoch, appended_ms=now.appended_ms)
         return self._state
 
     def _begin(self) -> "tuple[MetadataImage, _Place]":
@@ -125,6 +126,7 @@ class MetadataLog:
             if header.base_offset >= self._image.end_offset:
                 changed |= self._image.apply_batch(header, batch, str(place.path))
                 self._image.end_offset, self._image.end_epoch = header.next_offset, header.leader_epoch
+                self._image.appended_ms = max(0, header.max_timestamp_ms)
             place.passed(position, header, bytes(batch[:HEADER_BYTES]))
             self._progressed()
         return changed

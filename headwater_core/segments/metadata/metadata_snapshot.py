@@ -99,15 +99,17 @@ def read_snapshot(raw: bytes, where: str, *, end_offset: int = 0, end_epoch: int
 
     end_offset, end_epoch  of the state: its name says them, not the file
     """
-    image, complete, next_offset = MetadataImage(), False, 0
+    image, complete, next_offset, appended_ms = MetadataImage(), False, 0, 0
     for position, header in walk(io.BytesIO(raw), 0, len(raw), where=where):
         if header.base_offset != next_offset:
             raise CorruptData(where, position, f"records {next_offset} to {header.base_offset - 1} are missing")
         next_offset = header.next_offset
         batch = memoryview(raw)[position : position + header.size_bytes]
         complete = header.is_control and header.records > 0 and read_marker(bytes(batch), where=where).type == SNAPSHOT_FOOTER
+        if not position:
+            appended_ms = header.max_timestamp_ms
         image.apply_batch(header, batch, where)
     if not complete:
         raise CorruptData(where, len(raw), "it ends without the footer of a snapshot")
-    image.end_offset, image.end_epoch = end_offset, end_epoch
+    image.end_offset, image.end_epoch, image.appended_ms = end_offset, end_epoch, max(0, appended_ms)
     return image.freeze()

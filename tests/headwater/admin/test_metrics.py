@@ -9,6 +9,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as older_families
 from prometheus_client.samples import Sample
 
+from archival.cluster_archiver import SnapshotTally
 from archival.fleet import LOG_DIRS
 from archival.partition_status import PartitionStatus
 from archival.schedule.scheduler import SchedulerLoad
@@ -24,11 +25,14 @@ from headwater_core.objectstore.store_meter import OPERATIONS, StoreMeter
 from headwater_core.partition import TopicPartition
 from hydration.archive.hydrator import Hydrator
 from hydration.counters import ReadCounters
+from manifests.cluster_list import ListedSnapshot
 from tests.headwater.admin.statuses import a_status
 from tests.headwater_core.manual_clock import ManualClock
 from tests.test_layers import ROOT
 
 OPEN = "application/openmetrics-text; version=1.0.0"
+
+A_SNAPSHOT = ListedSnapshot(number=7, end_offset=1, end_epoch=1, uid="a" * 32, taken_ms=5_000, size_bytes=1, unknown=3)
 
 
 class Board:
@@ -71,6 +75,7 @@ class Stage:
             load=lambda: SchedulerLoad(2, 7),
             failure=lambda place: (failures or {}).get(place),
             partitions=partitions,
+            snapshots=lambda: SnapshotTally(2, 1, A_SNAPSHOT),
         )
         self.metrics = Metrics(sources, self.clock.monotonic_s)
 

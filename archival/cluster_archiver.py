@@ -1,0 +1,237 @@
+"""Archives the cluster's metadata: a snapshot when something has changed, listed by compare-and-swap (docs/formats/cluster-snapshot.md).
+
+Every agent of a cluster does so from the metadata log beside it. Whose log is newer decides, and who comes first: nobody has to be chosen.
+"""
+
+import io
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from archival.config import ClusterConfig
+from headwater_core.clock import Clock
+from headwater_core.errors import ForeignOwner, HeadwaterError, TransientError
+from headwater_core.milestones import reached
+from headwater_core.objectstore.confirmed_put import put_confirmed
+from headwater_core.objectstore.digest import digest_of
+from headwater_core.objectstore.store import ObjectStore
+from headwater_core.segments.metadata.cluster_metadata import ClusterMetadata
+from headwater_core.segments.metadata.record_schemas import SCHEMAS
+from manifests import keys
+from manifests.cluster_list import ClusterList, ListedSnapshot, adopted, is_newer
+from manifests.cluster_snapshot import SnapshotContent, content_of, pack_snapshot
+from manifests.repository import ManifestRepository
+
+LOOK_S = 10.0  # between two looks at the metadata log
+COLLECT_S = 3600.0  # between two looks for objects that are not listed
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterArchiverEquipment:
+    """What it works with.
+
+    metadata  the newest state of the cluster; None where no metadata log is here
+    settings  what the operator has set, as it is now
+    """
+
+    metadata: Callable[[], ClusterMetadata | None]
+    store: ObjectStore
+    repository: ManifestRepository
+    cluster_id: Callable[[], str]
+    writer: str
+    clock: Clock
+    new_uid: Callable[[], str]
+    settings: Callable[[], ClusterConfig] = ClusterConfig
+
+
+@dataclass(slots=True)
+class SnapshotTally:
+    """What this agent knows of snapshots. newest: the last one that it wrote or saw listed"""
+
+    taken: int = 0
+    failed: int = 0
+    newest: ListedSnapshot | None = None
+
+
+class ClusterArchiver:
+    """Safe to use from many threads."""
+
+    def __init__(self, equipment: ClusterArchiverEquipment) -> None:
+        self._equipment, self._clock = equipment, equipment.clock
+        self.tally = SnapshotTally()
+        self._lock = threading.Lock()
+        self._state: ClusterMetadata | None = None  # the last one looked at, and what is in it
+        self._content = SnapshotContent("", "")
+        self._settled = False  # is that archived, or older than what is?
+        self._known_unknown: tuple[tuple[int, int], ...] = ()
+        self._collect_s = self._clock.monotonic_s()
+        self._first_seen = (0, 0.0)  # the newest snapshot's number, and since when it has been known here
+
+    def run(self, stop: threading.Event) -> None:
+        """Look every LOOK_S, until `stop` is set."""
+        while not stop.is_set():
+            self.attempt()
+            stop.wait(LOOK_S)
+
+    def attempt(self, *, requested: bool = False) -> None:
+        """`step` and, now and then, `collect`. Raises nothing: the log says what went wrong, and the next attempt tries again."""
+        try:
+            if self._equipment.settings().snapshots and self._clock.monotonic_s() >= self._collect_s:
+                self._collect_s = self._clock.monotonic_s() + COLLECT_S
+                self.collect()
+            self.step(requested=requested)
+        except TransientError as error:
+            log.warning("cluster_snapshot_postponed", reason=str(error))
+        except HeadwaterError as error:
+            self.tally.failed += 1
+            log.error("cluster_snapshot_failed", reason=str(error))
+        except Exception as error:  # a mistake of ours, which must not end all attempts
+            self.tally.failed += 1
+            log.error("cluster_snapshot_failed", reason=f"unexpected {type(error).__name__}")  # its words may hold what is secret
+
+    def step(self, *, requested: bool = False) -> ListedSnapshot | None:
+        """Archive the state, unless it is archived; the snapshot, or None.
+
+        requested  even if the last snapshot is younger than the interval
+
+        Raises what reading the metadata log and the store raise, ForeignOwner, and CorruptData for a damaged list.
+        """
+        if not self._equipment.settings().snapshots:
+            return None
+        with self._lock:
+            state = self._equipment.metadata()
+            if state is None:
+                return None
+            self._look_at(state)
+            return None if self._settled else self._archive(state, requested)
+
+    def _look_at(self, state: ClusterMetadata) -> None:
+        before, self._state = self._state, state
+        if before is not None and (before.topics is state.topics and before.others is state.others):
+            return  # the log has grown, by records that say nothing
+        content = content_of(state)
+        if content != self._content:
+            self._content, self._settled = content, False
+        self._report_unknown(state)
+
+    def _report_unknown(self, state: ClusterMetadata) -> None:
+        unknown = tuple(sorted(state.unread.items()))
+        if unknown and unknown != self._known_unknown:
+            log.warning("cluster_records_unknown", records=sum(count for _, count in unknown), kinds=[_kind(key) for key, _ in unknown])
+        self._known_unknown = unknown
+
+    def _archive(self, state: ClusterMetadata, requested: bool) -> ListedSnapshot | None:
+        settings, repository = self._equipment.settings(), self._equipment.repository
+        listed = repository.load_snapshots()
+        base = listed or self._adopt()
+        if listed is not None and self._is_settled(listed, state):
+            self._settle(listed.newest)
+            return None
+        if base is not None and not requested and self._wait_s(base.newest) > 0:
+            return None
+        entry, packed = self._draft(base, state, settings)
+        put_confirmed(self._equipment.store, entry.key, io.BytesIO(packed), len(packed), entry.digest or "")
+        reached("cluster_snapshot_uploaded")
+        now_ms, retention_ms = self._clock.now_ms(), None if settings.retention_s is None else settings.retention_s * 1000
+
+        def decide(seen: ClusterList | None) -> ClusterList | None:
+            if seen is not None and seen.newest.uid == entry.uid:
+                return None  # it is there: only the answer was lost
+            found = seen or base
+            if (found.newest.number if found else 0) + 1 != entry.number or (seen is not None and self._is_settled(seen, state)):
+                return None  # another one came first: what was uploaded is never listed
+            if found is None:
+                return ClusterList(cluster_id=self._equipment.cluster_id(), snapshots=(entry,))
+            return found.followed_by(entry, retention_ms=retention_ms, now_ms=now_ms)
+
+        settled = repository.change_snapshots(decide)
+        if settled is None or settled.newest.uid != entry.uid:
+            return None  # the next step looks at what is there now
+        reached("cluster_snapshot_listed")
+        self.tally.taken += 1
+        self._settle(entry)
+        log.info("cluster_snapshot_taken", number=entry.number, offset=entry.end_offset, size_bytes=entry.size_bytes)
+        return entry
+
+    def _draft(self, base: ClusterList | None, state: ClusterMetadata, settings: ClusterConfig) -> tuple[ListedSnapshot, bytes]:
+        """The next snapshot and its object."""
+        packed = pack_snapshot(state, secrets=settings.secrets)
+        newest = base.newest if base else None
+        entry = ListedSnapshot(
+            number=newest.number + 1 if newest else 1,
+            end_offset=state.end_offset,
+            end_epoch=state.end_epoch,
+            uid=self._equipment.new_uid(),
+            taken_ms=max(self._clock.now_ms(), newest.taken_ms if newest else 0),
+            writer=self._equipment.writer[:200],
+            size_bytes=len(packed),
+            appended_ms=state.appended_ms,
+            digest=digest_of(packed),
+            content=self._content.content if settings.secrets else self._content.open_content,
+            open_content=self._content.open_content,
+            has_secrets=settings.secrets,
+            unknown=sum(state.unread.values()),
+        )
+        return entry, packed
+
+    def _is_settled(self, listed: ClusterList, state: ClusterMetadata) -> bool:
+        """Is what is listed the same, or newer?"""
+        if listed.cluster_id != self._equipment.cluster_id():
+            raise ForeignOwner(
+                f"{keys.CLUSTER_LIST} lists snapshots of cluster {listed.cluster_id}, and this is {self._equipment.cluster_id()}"
+            )
+        newest = listed.newest
+        has_all = newest.has_secrets or not self._equipment.settings().secrets
+        if newest.has_secrets and self._equipment.settings().secrets:
+            same = newest.content == self._content.content
+        else:
+            same = newest.open_content == self._content.open_content
+        if same and has_all:
+            return True
+        position = state.end_epoch, state.end_offset
+        return not (is_newer(position, state.appended_ms, newest) or (position == newest.position and not has_all))
+
+    def _settle(self, newest: ListedSnapshot) -> None:
+        self._settled, self.tally.newest = True, newest
+
+    def _wait_s(self, newest: ListedSnapshot) -> float:
+        """Until the next one may be taken: so long after the last one, by clocks that need not agree."""
+        interval_s, now_s = self._equipment.settings().interval_s, self._clock.monotonic_s()
+        if self._first_seen[0] != newest.number:
+            self._first_seen = (newest.number, now_s)
+        by_clock = interval_s - (self._clock.now_ms() - newest.taken_ms) / 1000
+        return min(by_clock, interval_s - (now_s - self._first_seen[1]))
+
+    def _adopt(self) -> ClusterList | None:
+        """The list was lost, or never was: from the objects' names."""
+        found = []
+        for info in self._equipment.store.list(keys.CLUSTER):
+            name = keys.parse_cluster_snapshot(info.key)
+            if name is not None:
+                found.append((name, info.size_bytes, info.modified_ms))
+        return adopted(self._equipment.cluster_id(), found)
+
+    def collect(self) -> int:
+        """Delete snapshots that are not listed any more, or never were; how many. One with a greater number than the newest may be about to
+        be listed; any other never is again. Raises what the store raises, and CorruptData for a damaged list."""
+        self._settled = False  # the list may have been lost meanwhile
+        listed = self._equipment.repository.load_snapshots()
+        if listed is None:
+            return 0
+        now_ms, gone = self._clock.now_ms(), 0
+        for info in list(self._equipment.store.list(keys.CLUSTER)):
+            name = keys.parse_cluster_snapshot(info.key)
+            if name is not None and name.number <= listed.newest.number and not listed.refers_to(name, now_ms):
+                self._equipment.store.delete(info.key)
+                gone += 1
+        if gone:
+            log.info("cluster_snapshots_deleted", objects=gone)
+        return gone
+
+
+def _kind(api_key: int) -> str:
+    return f"{SCHEMAS[api_key].name} of a later version" if api_key in SCHEMAS else f"api key {api_key}"
