@@ -1,0 +1,240 @@
+"""`headwater cluster show|diff`."""
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headwater.columns import Column
+from headwater.options import configured
+from headwater.output import emit, emit_document, format_option, say
+from headwater.units import parse_time, time_text
+from headwater_core.errors import NotFound, Partial
+
+if TYPE_CHECKING:
+    from headwater.config import Config
+    from headwater.wiring import Bucket
+    from headwater_core.segments.metadata.cluster_metadata import ClusterMetadata
+    from manifests.cluster_list import ListedSnapshot
+    from recovery.archived_groups import ArchivedGroups
+
+
+def as_settings(value: Any) -> str:
+    """A mapping, or a list, as people read it."""
+    if isinstance(value, dict):
+        return ", ".join(f"{key}={each}" for key, each in value.items())
+    if isinstance(value, list):
+        return ", ".join(str(each) for each in value)
+    return "" if value is None else str(value)
+
+
+COLUMNS = {
+    "topics": (
+        Column("topic", "topic"),
+        Column("topic_id", "topic id", leaves=2),
+        Column("partitions", "partitions", numeric=True),
+        Column("replicas", "replicas", numeric=True),
+        Column("used_by", "used by", as_settings, leaves=1),
+        Column("configs", "settings", as_settings),
+    ),
+    "configs": (Column("resource", "settings of"), Column("name", "name"), Column("key", "key"), Column("value", "value")),
+    "users": (Column("user", "user"), Column("mechanism", "mechanism"), Column("iterations", "iterations", numeric=True)),
+    "acls": (
+        Column("principal", "principal"),
+        Column("permission", "permission"),
+        Column("operation", "operation"),
+        Column("resource", "resource"),
+        Column("name", "name"),
+        Column("pattern", "pattern"),
+        Column("host", "host"),
+    ),
+    "quotas": (Column("entity", "quota of"), Column("key", "key"), Column("value", "value", numeric=True)),
+    "tokens": (Column("owner", "token of"), Column("expires_ms", "expires", lambda value: time_text(value))),
+    "features": (Column("feature", "feature"), Column("level", "level", numeric=True)),
+    "brokers": (
+        Column("broker", "broker", numeric=True),
+        Column("rack", "rack", as_settings),
+        Column("endpoints", "endpoints", as_settings),
+        Column("fenced", "fenced"),
+    ),
+    "controllers": (Column("controller", "controller", numeric=True), Column("endpoints", "endpoints", as_settings)),
+    "groups": (
+        Column("group", "group"),
+        Column("topic", "topic"),
+        Column("partition", "partition", numeric=True),
+        Column("offset", "offset", numeric=True),
+        Column("end", "archive end", as_settings, numeric=True),
+        Column("lag", "lag", as_settings, numeric=True),
+    ),
+    "unknown": (
+        Column("api_key", "unknown: api key", numeric=True),
+        Column("kind", "kind", as_settings),
+        Column("records", "records", numeric=True),
+    ),
+}
+DIFFERENCES = (
+    Column("section", "section"),
+    Column("name", "name"),
+    Column("change", "change"),
+    Column("before", "before", as_settings),
+    Column("after", "after", as_settings),
+)
+
+
+@click.group()
+def cluster() -> None:
+    """Show what the archive knows of the Kafka cluster: topics, settings, users, ACLs, quotas, groups.
+
+    The agent archives it when it changes, at most once a minute. What is secret is never shown.
+    """
+
+
+@cluster.command()
+@click.argument("sections", nargs=-1, metavar="[SECTION]...", type=click.Choice(list(COLUMNS)))
+@click.option("--at", metavar="TIME|NUMBER", help="As it was then: a time, or a snapshot's number. Default: the newest.")
+@click.option("--list", "listing", is_flag=True, help="List the snapshots instead.")
+@format_option
+@configured
+def show(config: "Config", sections: tuple[str, ...], at: str | None, listing: bool, form: str) -> None:
+    """Show the cluster as the archive has it, or some sections of it.
+
+    Groups are read from the archive of __consumer_offsets, and their lag is counted to the end of each archive; with --at they are those
+    of that time, without lag, as far as the topic's cleaner had left them. `used by` is a guess by the topic's name.
+
+    \b
+    Example:
+      headwater cluster show users acls --at 2026-01-31T12:00:00Z
+
+    \b
+    Exit codes:
+      0  all is shown
+      3  some groups could not be read, or there are records that this version does not know
+      4  the snapshot is damaged
+      6  there is no snapshot, or none of that time
+    """
+    from headwater.wiring import open_bucket
+
+    bucket = open_bucket(config)
+    if listing:
+        emit(form, _SNAPSHOTS, _snapshots(bucket))
+        return
+    snapshot, state = _load(bucket, at)
+    wanted = sections or tuple(COLUMNS)
+    groups = _groups(bucket, snapshot, at) if "groups" in wanted else None
+    rows = {section: _rows(state, section, groups) for section in COLUMNS if section in wanted}
+    if form == "json":
+        emit_document((json.dumps({"snapshot": _facts(snapshot), **rows}, ensure_ascii=False, indent=1) + "\n").encode("utf-8", "replace"))
+    elif form == "jsonl":
+        emit(form, (), ({"section": section, **row} for section, found in rows.items() for row in found))
+    else:
+        print_sections(snapshot, rows)
+    _report(state, groups)
+
+
+@cluster.command()
+@click.argument("before", metavar="A")
+@click.argument("after", metavar="B")
+@format_option
+@configured
+def diff(config: "Config", before: str, after: str, form: str) -> None:
+    """Show what differs between two snapshots: each a time, a number, or `latest`.
+
+    Leaders, replicas in sync and what a restart changes are left out. Of a password it says only that there is another one.
+
+    \b
+    Example:
+      headwater cluster diff 2026-01-31T12:00:00Z latest
+    """
+    from headwater.cluster_view import differences
+    from headwater.wiring import open_bucket
+
+    bucket = open_bucket(config)
+    (_, was), (_, now) = _load(bucket, before), _load(bucket, after)
+    emit(form, DIFFERENCES, differences(was, now))
+
+
+_SNAPSHOTS = (
+    Column("number", "number", numeric=True),
+    Column("taken", "taken"),
+    Column("end_offset", "metadata offset", numeric=True),
+    Column("end_epoch", "epoch", numeric=True),
+    Column("size_bytes", "bytes", numeric=True),
+    Column("has_secrets", "secrets"),
+    Column("writer", "writer", leaves=1),
+)
+
+
+def _snapshots(bucket: "Bucket") -> list[dict[str, Any]]:
+    listed = bucket.manifests.load_snapshots()
+    return [_facts(each) for each in listed.snapshots] if listed else []
+
+
+def _facts(snapshot: "ListedSnapshot") -> dict[str, Any]:
+    return {
+        "number": snapshot.number,
+        "taken": time_text(snapshot.taken_ms),
+        "taken_ms": snapshot.taken_ms,
+        "end_offset": snapshot.end_offset,
+        "end_epoch": snapshot.end_epoch,
+        "size_bytes": snapshot.size_bytes,
+        "has_secrets": snapshot.has_secrets,
+        "writer": snapshot.writer,
+        "key": snapshot.key,
+    }
+
+
+def _load(bucket: "Bucket", at: str | None) -> "tuple[ListedSnapshot, ClusterMetadata]":
+    from manifests.cluster_snapshot import load_snapshot
+
+    listed = bucket.manifests.load_snapshots()
+    if listed is None:
+        raise NotFound(f"{bucket.store.url} has no snapshot of the cluster's metadata: an agent beside a broker archives one")
+    if at is None or at == "latest":
+        found = listed.newest
+    elif at.isascii() and at.isdecimal() and len(at) <= 10:
+        numbered = [each for each in listed.snapshots if each.number == int(at)]
+        if not numbered:
+            raise NotFound(f"there is no snapshot {int(at)}, or not any more; `headwater cluster show --list` has them")
+        found = numbered[0]
+    else:
+        held = listed.at(int(parse_time(at).timestamp() * 1000))
+        if held is None:
+            raise NotFound(f"the first snapshot that is kept is of {time_text(listed.snapshots[0].taken_ms)}")
+        found = held
+    return found, load_snapshot(bucket.store, found)
+
+
+def _groups(bucket: "Bucket", snapshot: "ListedSnapshot", at: str | None) -> "ArchivedGroups":
+    from recovery.archived_groups import read_groups
+
+    if at is None or at == "latest":
+        return read_groups(bucket.manifests)
+    is_number = at.isascii() and at.isdecimal() and len(at) <= 10
+    return read_groups(bucket.manifests, until_ms=snapshot.taken_ms if is_number else int(parse_time(at).timestamp() * 1000))
+
+
+def _rows(state: "ClusterMetadata", section: str, groups: "ArchivedGroups | None") -> list[dict[str, Any]]:
+    from headwater.cluster_view import section_rows
+
+    if section != "groups":
+        return section_rows(state, section)
+    return [each._asdict() | {"lag": each.lag} for each in groups.offsets] if groups else []
+
+
+def print_sections(snapshot: "ListedSnapshot", rows: dict[str, list[dict[str, Any]]]) -> None:
+    """A table for each section that has rows."""
+    title = f"snapshot {snapshot.number} of {time_text(snapshot.taken_ms)}, metadata offset {snapshot.end_offset}"
+    emit_document((title + ("\n" if snapshot.has_secrets else ", without secrets\n")).encode())
+    for section, found in rows.items():
+        if found:
+            emit("table", COLUMNS[section], found, title=f"\n{section}")
+
+
+def _report(state: "ClusterMetadata", groups: "ArchivedGroups | None") -> None:
+    """Raises Partial when something is not shown."""
+    for each in groups.unread if groups else ():
+        say(f"not shown: {each}")
+    if state.unread:
+        say(f"{sum(state.unread.values())} records of kinds or versions that this version of headwater does not know are in the snapshot")
+    if state.unread or (groups and groups.unread):
+        raise Partial("some of the cluster's state is not shown")

@@ -1,0 +1,153 @@
+"""`headwater cluster`: what the archive knows of a cluster that a real broker wrote, and what it never shows."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headwater.cluster_view import HIDDEN, differences, role_of
+from headwater_core.segments.metadata.metadata_log import MetadataLog
+from headwater_core.segments.metadata.metadata_records import ConfigRecord, FeatureLevel, Topic
+from headwater_core.segments.metadata.record_schemas import ACL, REGISTER_BROKER, REMOVE_ACL, SCRAM, make_record
+from tests.fixtures import expected_cluster
+from tests.headwater.conftest import Stage
+from tests.headwater_core.segments.metadata.test_metadata_snapshot import BROKER
+from tests.headwater_core.segments.metadata.test_record_schemas import AN_ACL, SECRET
+from tests.headwater_core.segments.metadata.written_log import SOUP, Log, a_partition
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    return Log(tmp_path)
+
+
+def archived(stage: Stage, name: str, *options: str) -> None:
+    ran = stage.run("flush", "-o", "jsonl", *options, log=stage.log(name))
+    assert ran.code == 0, ran.err
+
+
+def shown(stage: Stage, *arguments: str) -> Any:
+    ran = stage.run("cluster", *arguments, "-o", "json")
+    assert ran.code == 0, ran.err
+    return json.loads(ran.out)
+
+
+def test_all_that_the_admin_client_said_of_a_cluster_is_shown(stage: Stage) -> None:
+    archived(stage, "kitchen")
+    found, expected = shown(stage, "show"), expected_cluster("kitchen")
+    assert [(row["topic"], row["topic_id"], row["partitions"], row["configs"]) for row in found["topics"]] == [
+        (each["name"], each["topic_id"], len(each["partitions"]), each["configs"]) for each in expected["topics"]
+    ]
+    assert {row["feature"]: row["level"] for row in found["features"]} == expected["features"]
+    assert {(row["user"], row["mechanism"], row["iterations"]) for row in found["users"]} == {
+        (user["user"], each["mechanism"], each["iterations"]) for user in expected["scram_users"] for each in user["credentials"]
+    }
+    assert sorted(_acl(row) for row in found["acls"]) == sorted(
+        (each["principal"], each["permission"], each["operation"], each["resource_type"], each["resource_name"], each["pattern_type"])
+        for each in expected["acls"]
+    )
+    assert sorted((json.dumps(row["entities"], sort_keys=True), row["key"], row["value"]) for row in found["quotas"]) == sorted(
+        (json.dumps(each["entity"], sort_keys=True), key, value)
+        for each in expected["client_quotas"]
+        for key, value in each["quotas"].items()
+    )
+    others = {"<default>" if row["name"] == "(default)" else row["name"] for row in found["configs"] if row["resource"] == "broker"}
+    assert others == expected["broker_configs"].keys()
+    assert {row["name"] for row in found["configs"] if row["resource"] in ("group", "client-metrics")} == {
+        each["name"] for each in expected["client_metrics_and_group_configs"]
+    }
+    assert {(row["group"], row["topic"], row["partition"]): row["offset"] for row in found["groups"]} == {
+        (group["group"], each["topic"], each["partition"]): each["offset"] for group in expected["groups"] for each in group["offsets"]
+    }
+    assert all(row["lag"] == row["end"] - row["offset"] for row in found["groups"])
+    assert found["unknown"] == []
+
+
+def _acl(row: dict[str, Any]) -> tuple[str, ...]:
+    of_kafka = (str(row[key]).upper().replace("-", "_") for key in ("permission", "operation", "resource"))
+    return (row["principal"], *of_kafka, row["name"], row["pattern"].upper())
+
+
+def test_no_form_of_output_holds_a_secret(stage: Stage) -> None:
+    archived(stage, "kitchen")
+    dumped = {"c3ByZ3ppa282a2U4Nm51aG04eGgzbXR0cA==", "spr" + "gziko6ke86nuhm8xh3mttp", "/FuNFa5114yalQCMKSajOU"}
+    for form in ("table", "json", "jsonl"):
+        ran = stage.run("cluster", "show", "-o", form)
+        assert ran.code == 0
+        assert "chef" in ran.out
+        assert not any(secret in ran.out + ran.err for secret in dumped)
+
+
+def test_it_is_shown_by_section_number_and_time(stage: Stage) -> None:
+    archived(stage, "kitchen")
+    (snapshot,) = shown(stage, "show", "--list")
+    assert shown(stage, "show", "users", "acls").keys() == {"snapshot", "users", "acls"}
+    assert shown(stage, "show", "features", "--at", str(snapshot["number"]))["snapshot"] == snapshot
+    at = shown(stage, "show", "groups", "--at", snapshot["taken"].replace("Z", ".999Z"))
+    assert at["snapshot"] == snapshot
+    assert {row["lag"] for row in at["groups"]} == {None}
+    for absent in ("2001-01-01T00:00:00Z", "99"):
+        ran = stage.run("cluster", "show", "--at", absent)
+        assert ran.code == 6
+    assert "secrets" in stage.run("cluster", "show", "--list").out
+    assert stage.run("cluster", "diff", "1", "latest", "-o", "jsonl").rows == []
+    assert stage.run("cluster", "show", "--at", "yesterday").code == 2
+
+
+def test_an_archive_without_a_snapshot_says_so_and_damage_is_named(stage: Stage) -> None:
+    archived(stage, "kitchen", "--set", "cluster.snapshots=false")
+    empty = stage.run("cluster", "show")
+    assert (empty.code, "no snapshot" in empty.err) == (6, True)
+    ran = stage.run("archive", log=stage.root / "kitchen")
+    assert ran.code == 0
+    (snapshot,) = shown(stage, "show", "--list")
+    path = stage.bucket / snapshot["key"]
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + b"!")
+    assert stage.run("cluster", "show").code == 4
+    path.unlink()
+    gone = stage.run("cluster", "show")
+    assert (gone.code, snapshot["key"] in gone.err) == (6, True)
+
+
+def test_without_secrets_none_is_in_the_bucket(stage: Stage) -> None:
+    archived(stage, "kitchen", "--set", "cluster.secrets=false")
+    found = shown(stage, "show")
+    assert not found["snapshot"]["has_secrets"]
+    assert found["users"] == []
+    assert len(found["acls"]) == 3
+    assert "without secrets" in stage.run("cluster", "show", "features").out
+
+
+def test_without_snapshots_nothing_is_written(stage: Stage) -> None:
+    archived(stage, "kitchen", "--set", "cluster.snapshots=false")
+    assert not (stage.bucket / "cluster").exists()
+
+
+def test_what_differs_is_named_and_a_password_is_only_another_one(log: Log) -> None:
+    log.append(Topic(name="soup", topic_id=SOUP), a_partition(), ConfigRecord(resource_name="soup", name="retention.ms", value="1"))
+    log.append(make_record(SCRAM, 0, SECRET), make_record(ACL, 0, AN_ACL), make_record(REGISTER_BROKER, 4, BROKER))
+    log.append(ConfigRecord(resource_type=4, resource_name="1", name="ssl.key.password", value="one"))
+    before = MetadataLog(log.directory).read()
+    log.append(ConfigRecord(resource_name="soup", name="retention.ms", value="2"), make_record(SCRAM, 0, SECRET | {"storedKey": b"new"}))
+    log.append(make_record(ACL, 0, AN_ACL | {"id": SOUP, "permissionType": 2}), make_record(REMOVE_ACL, 0, {"id": AN_ACL["id"]}))
+    log.append(ConfigRecord(resource_type=4, resource_name="1", name="ssl.key.password", value="two"), FeatureLevel(name="x", level=1))
+    log.append(make_record(REGISTER_BROKER, 4, BROKER | {"brokerEpoch": 9}))
+    found = list(differences(before, MetadataLog(log.directory).read()))
+    assert [(row["section"], row["change"], row["name"]) for row in found] == [
+        ("topics", "changed", "soup"),
+        ("acls", "removed", AN_ACL["id"]),
+        ("acls", "added", SOUP),
+        ("features", "added", "x"),
+        ("users", "changed", "chef SCRAM-SHA-256"),
+        ("configs", "changed", "broker 1 ssl.key.password"),
+    ]
+    assert found[0]["before"] == {"configs": {"retention.ms": "1"}}
+    assert found[-1]["before"] == {"value": HIDDEN}
+    assert not any(secret in str(found) for secret in ("salty", "stored", "'one'", "'two'"))
+
+
+def test_whose_state_a_topic_is_shows_its_name() -> None:
+    names = ["__share_group_state", "connect-offsets", "team.connect-status", "app-store-changelog", "orders", "disconnect-offsets-x"]
+    assert [role_of(name) for name in names] == ["share groups", "Kafka Connect", "Kafka Connect", "Kafka Streams", None, None]
