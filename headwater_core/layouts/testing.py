@@ -10,22 +10,24 @@ A subclass, collected by pytest, supplies the fixtures `layout` and `store` (an 
 """
 
 import io
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from bisect import bisect_right
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any, cast
 
-from headwater_core.errors import CorruptData, HeadwaterError, NotFound, SourceChanged, UnsupportedFormat
+from headwater_core.errors import CorruptData, HeadwaterError, NotFound, SourceChanged, TruncatedData, UnsupportedFormat
 from headwater_core.layouts.layout_table import NoOffloader
 from headwater_core.layouts.offloader import NewRun, Offloaded, Offloader, StoredRun
 from headwater_core.objectstore.digest import digest_of
-from headwater_core.objectstore.store import ObjectForm, ObjectStore
+from headwater_core.objectstore.store import NO_METADATA, ObjectForm, ObjectStore
 from headwater_core.partition import PartitionId
 from headwater_core.segments.batch_walk import headers
 from headwater_core.segments.encoder import encode_batch, encode_marker
 from headwater_core.segments.markers import ABORT, COMMIT
 from headwater_core.segments.records import Record, decode_batch
 from headwater_core.segments.run_scan import RunScan, scan_run
+from headwater_core.segments.runindex import RunIndex
 from headwater_core.segments.transactions import OpenTransaction
 
 PARTITION = PartitionId("cluster-1", "8oKxBSxSTqiNSI4eyBDMxw", 3, "orders")
@@ -90,7 +92,11 @@ def scanned(run: bytes, *, start: int = 0) -> RunScan:
 
 @dataclass(frozen=True)
 class Archived:
-    """A run in a store, and how to look at it."""
+    """A run in a store, and how to look at it.
+
+    run   as it is read back: the very bytes that were offloaded, where the layout preserves batches
+    scan  of what was offloaded
+    """
 
     layout: Offloader
     store: ObjectStore
@@ -108,7 +114,7 @@ class Archived:
         """ "" when all of it is as it was written, else what is wrong. Reads the run in pieces, as a scrub does."""
         try:
             reader = self.layout.read_offloaded(self.store, self.stored)
-            if reader.read_index() != self.scan.index:
+            if not self.is_index(reader.read_index()):
                 return "another index"
             reader.check_rest()
             size_bytes = self.stored.run_bytes
@@ -116,6 +122,16 @@ class Archived:
             return "" if digest_of(content) == self.done.run_digest else "other bytes"
         except (CorruptData, NotFound, UnsupportedFormat) as error:
             return str(error) or "damaged"
+
+    def is_index(self, found: RunIndex) -> bool:
+        """It says what the scan has found, and where that is in `run`."""
+        starts = {at: header.base_offset for at, header in headers(io.BytesIO(self.run), 0, len(self.run), where="run")}
+        points = found.points
+        are_there = all(starts.get(at) == offset for at, offset in zip(points.positions, points.offsets, strict=True))
+        expected = self.scan.index
+        if not self.layout.preserves_batches:
+            expected = replace(expected, size_bytes=len(self.run), points=expected.points._replace(positions=points.positions))
+        return are_there and found == expected
 
     @property
     def held_keys(self) -> list[str]:
@@ -132,7 +148,8 @@ class OffloaderContract:
         run = a_run() if run is None else run
         scan = scanned(run, start=start)
         done = self._offload(layout, store, io.BytesIO(run), scan)
-        return Archived(layout, store, run[start:], scan, self.stored(layout, done), done)
+        archived = Archived(layout, store, run[start:], scan, self.stored(layout, done), done)
+        return archived if layout.preserves_batches else replace(archived, run=archived.read(0, archived.stored.run_bytes))
 
     def stored(self, layout: Offloader, done: Offloaded) -> StoredRun:
         """What a manifest entry would say."""
@@ -144,14 +161,15 @@ class OffloaderContract:
         return layout.offload(store, [new], EXTRA)[0]
 
     def test_a_scan_equals_the_source_in_every_field(self, layout: Offloader, store: ObjectStore) -> None:
-        archived = self.offload(layout, store)
+        run = a_run()
+        archived = self.offload(layout, store, run)
         content = archived.read(0, archived.stored.run_bytes)
-        assert list(_records(content)) == list(_records(archived.run))
+        assert list(_records(content)) == list(_records(run))
         if layout.preserves_batches:
-            assert content == archived.run
-            assert (archived.done.run_bytes, archived.done.run_digest) == (len(archived.run), archived.scan.digest)
+            assert content == run
+            assert (archived.done.run_bytes, archived.done.run_digest) == (len(run), archived.scan.digest)
         assert archived.done.run_digest == digest_of(content)
-        assert layout.read_offloaded(store, archived.stored).read_index() == archived.scan.index
+        assert archived.is_index(layout.read_offloaded(store, archived.stored).read_index())
 
     def test_what_is_recorded_of_the_object_is_what_the_store_has(self, layout: Offloader, store: ObjectStore) -> None:
         archived = self.offload(layout, store)
@@ -170,7 +188,7 @@ class OffloaderContract:
     def test_a_stream_fills_buffers_in_turn_and_may_be_left(self, layout: Offloader, store: ObjectStore) -> None:
         archived = self.offload(layout, store)
         whole = archived.read(0, archived.stored.run_bytes)
-        buffers = [bytearray(size) for size in (10, 70_000, 1, 30_000)]
+        buffers = [bytearray(size) for size in (10, len(whole) // 2, 1, len(whole) // 4)]
         reader = layout.read_offloaded(store, archived.stored)
         at = 333
         stream = reader.stream_into([memoryview(each) for each in buffers], at)
@@ -197,6 +215,27 @@ class OffloaderContract:
             archived = self.offload(layout, store, run)
             assert archived.examine() == ""
             layout.delete_offloaded(store, archived.stored)
+
+    def test_every_offset_is_found_and_every_position_is_read_from(self, layout: Offloader, store: ObjectStore) -> None:
+        archived = self.offload(layout, store, a_run(6, value_bytes=20))
+        whole, index = archived.run, layout.read_offloaded(store, archived.stored).read_index()
+        for start in range(len(whole)):
+            assert archived.read(start, min(97, len(whole) - start)) == whole[start : start + 97]
+        for _, _, record in _records(whole):
+            at = index.points.positions[bisect_right(index.points.offsets, record.offset) - 1]
+            assert record in [each for _, _, each in _records(archived.read(at, len(whole) - at))]
+
+    def test_each_truncation_and_each_flipped_bit_of_a_small_object_is_noticed(self, layout: Offloader, store: ObjectStore) -> None:
+        archived = self.offload(layout, store, a_run(4, value_bytes=8))
+        for key in archived.held_keys:
+            content = store.get(key)[0]
+            for size_bytes in range(len(content)):
+                assert _altered(archived, key, content[:size_bytes]).examine() != "", f"{key} cut to {size_bytes} of {len(content)} bytes"
+            for bit in range(8 * len(content)):
+                at = bit // 8
+                spoilt = content[:at] + bytes([content[at] ^ (1 << bit % 8)]) + content[at + 1 :]
+                assert _altered(archived, key, spoilt).examine() != "", f"{key}, byte {at} of {len(content)}, bit {bit % 8}"
+            assert _altered(archived, key, content).examine() == ""
 
     def test_every_truncation_is_noticed(self, layout: Offloader, store: ObjectStore) -> None:
         archived = self.offload(layout, store)
@@ -272,6 +311,31 @@ class OffloaderContract:
             lambda: none.delete_offloaded(store, archived.stored),
         ):
             assert "none-of-these" in str(refused(call, UnsupportedFormat))
+
+
+class _Altered:
+    """A store in which one object has other content, for readers."""
+
+    def __init__(self, store: ObjectStore, key: str, content: bytes) -> None:
+        self._store, self._key, self._content = store, key, content
+
+    def read_into(self, key: str, buffer: memoryview, *, start: int) -> Mapping[str, str]:
+        if key != self._key:
+            return self._store.read_into(key, buffer, start=start)
+        if start + len(buffer) > len(self._content):
+            raise TruncatedData(key, len(self._content), f"{len(buffer)} bytes wanted from {start} on")
+        buffer[:] = self._content[start : start + len(buffer)]
+        return NO_METADATA
+
+    def stream_into(self, key: str, buffers: Sequence[memoryview], *, start: int) -> Generator[None, None, None]:
+        for buffer in buffers:
+            self.read_into(key, buffer, start=start)
+            start += len(buffer)
+            yield
+
+
+def _altered(archived: Archived, key: str, content: bytes) -> Archived:
+    return replace(archived, store=cast(ObjectStore, _Altered(archived.store, key, content)))
 
 
 def refused(call: Callable[[], object], kind: type[HeadwaterError]) -> HeadwaterError:

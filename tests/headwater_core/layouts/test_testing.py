@@ -13,6 +13,7 @@ from headwater_core.objectstore.directory import DirectoryStore
 from headwater_core.objectstore.s3 import S3Store
 from headwater_core.objectstore.store import ObjectStore
 from tests.headwater_core.layouts.blocks.page_reader import read_object
+from tests.headwater_core.layouts.recompression import Recompression
 from tests.s3server import S3Server
 
 
@@ -44,13 +45,29 @@ class TestSegmentOnS3(OnS3):
 
 
 class TestBlocksOnDirectory(OnDirectory):
-    """One block, some, and blocks of one batch or two each, some of which are larger than a block."""
+    """One block, some, and one for each batch, which is larger than a block; of small batches two fit."""
 
     KEY, INDEX_KEY = "data/run.blocks", ""
 
-    @pytest.fixture(params=[64 << 20, 70_000, 9_500])
+    @pytest.fixture(params=[64 << 20, 70_000, 300])
     def layout(self, request: pytest.FixtureRequest) -> Offloader:
         return BlocksLayout(request.param)
+
+
+class TestRecompressedSegmentOnDirectory(OnDirectory):
+    """It gives back the same records in other batches."""
+
+    @pytest.fixture
+    def layout(self) -> Offloader:
+        return Recompression(open_layout("segment"))
+
+
+class TestRecompressedBlocksOnDirectory(OnDirectory):
+    KEY, INDEX_KEY = "data/run.blocks", ""
+
+    @pytest.fixture
+    def layout(self) -> Offloader:
+        return Recompression(BlocksLayout(600))
 
 
 @pytest.mark.slow
