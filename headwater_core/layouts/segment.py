@@ -59,14 +59,19 @@ class _SegmentReader:
         return self._store.stream_into(self._run.key, buffers, start=start)
 
     def read_index(self) -> RunIndex:
-        key, index_bytes, index_digest = self._run.index_key, self._run.index_bytes, self._run.index_digest
-        if not 0 < index_bytes <= DOCUMENT_BYTES_MAX:
-            raise CorruptData(key, 0, f"an index of {index_bytes} bytes, limit {DOCUMENT_BYTES_MAX}")
-        raw = bytearray(index_bytes)
-        self._store.read_into(key, memoryview(raw), start=0)
-        if digest_of(raw) != index_digest:
-            raise CorruptData(key, 0, f"digest {digest_of(raw)}, the manifest says {index_digest}")
-        return decode_index(raw, where=key)
+        return read_index_object(self._store, self._run)
 
     def check_rest(self) -> None:
         """Nothing is left."""
+
+
+def read_index_object(store: ObjectStore, run: StoredRun) -> RunIndex:
+    """The index of a run that has it in an object of its own. Raises NotFound, and CorruptData when it is not the one that was written."""
+    key, index_bytes, index_digest = run.index_key, run.index_bytes, run.index_digest
+    if not 0 < index_bytes <= DOCUMENT_BYTES_MAX:
+        raise CorruptData(key, 0, f"an index of {index_bytes} bytes, limit {DOCUMENT_BYTES_MAX}")
+    raw = bytearray(index_bytes)
+    store.read_into(key, memoryview(raw), start=0)
+    if digest_of(raw) != index_digest:
+        raise CorruptData(key, 0, f"digest {digest_of(raw)}, the manifest says {index_digest}")
+    return decode_index(raw, where=key)
