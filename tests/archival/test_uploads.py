@@ -448,6 +448,8 @@ def test_a_step_before_the_one_that_was_begun_is_its_own() -> None:
     earlier = Upload(segment=segment, first=0, read_from=0, end=10)
     assert uploads.resumed(earlier) == earlier
     assert uploads.resumed(Upload(segment=segment, first=10, read_from=10, end=17)).end == 15
+    other = replace(segment, generation=segment.generation._replace(inode=segment.generation.inode + 1))
+    assert uploads.resumed(Upload(segment=other, first=10, read_from=10, end=17)).end == 17  # a cleaner's, say
 
 
 def test_what_only_the_store_has_is_uploaded_at_a_pace_too(agent: Agent, directory: Directory) -> None:

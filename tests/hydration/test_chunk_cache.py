@@ -194,6 +194,13 @@ def test_another_processes_file_is_served_only_after_a_check(tmp_path: Path, clo
     assert used_bytes(second) == 0
 
 
+def test_another_processes_file_of_another_length_is_dropped_whatever_it_holds(tmp_path: Path, clock: ManualClock) -> None:
+    first, second = (ChunkCache(tmp_path / "cache", 10 * SIZE, 60.0, clock) for _ in range(2))
+    put(first, 1)
+    assert second.adopt(name(1), SIZE - 1, lambda each: None) is None
+    assert on_disk(second) == set()
+
+
 def test_a_bound_that_was_lowered_holds_from_the_first_file_on(tmp_path: Path, clock: ManualClock) -> None:
     cache = ChunkCache(tmp_path / "cache", 10 * SIZE, 60.0, clock)
     for number in range(10):
