@@ -171,6 +171,16 @@ class FleetEquipment:
     look_at_settings: Callable[[], object] = lambda: None
 
 
+class _TriggerState(NamedTuple):
+    """problem: why a topic's triggers are not applied; unknown: why they may come too late"""
+
+    problem: str
+    unknown: str
+
+
+_APPLIED = _TriggerState("", "")
+
+
 class _Interest:
     """Whether what a step uploads is still wanted."""
 
@@ -276,7 +286,7 @@ class ArchiverFleet:
         )
         self._lagging_groups = LaggingGroups(equipment.broker, equipment.clock) if equipment.broker is not None else None
         self._members = Members(self._new_archiver)
-        self._trigger_problems: dict[str, str] = {}  # by topic: why a trigger is not applied, or may come too late
+        self._trigger_states: dict[str, _TriggerState] = {}  # by topic, as reported
         self._turns = threading.Lock()
         self._older_s = float("-inf")  # the last turn that was given to read older pages for merges
 
@@ -312,16 +322,16 @@ class ArchiverFleet:
         topic, kept = log.partition.topic, LocalRetention.of(log)
         problem = misfit(policy.triggers, kept)
         unknown = "" if problem or self._equipment.owned else unknown_limit(policy.triggers, kept)
-        before = self._trigger_problems.get(topic, "")
-        if (problem or unknown) == before:
+        before, now = self._trigger_states.get(topic, _APPLIED), _TriggerState(problem, unknown)
+        if now == before:
             return
-        self._trigger_problems[topic] = problem or unknown
+        self._trigger_states[topic] = now
         if problem:
             _log.warning("trigger_not_applied", topic=topic, reason=problem, consequence="what is sealed is archived at once")
         elif unknown:
             reason = f"{unknown}, and nothing says what that is: name the broker's file in log.server_properties"
             _log.warning("local_retention_unknown", topic=topic, reason=reason)
-        else:
+        elif before.problem:
             _log.info("trigger_applied", topic=topic)
 
     def look_before_work(self) -> None:
