@@ -14,12 +14,13 @@ from archival.collection.collector import Collector
 from archival.collection.sightings import Sightings
 from archival.known_pauses import KnownPauses
 from archival.partition.announcer import Announcer
-from archival.partition.archiver import ArchiverEquipment, PartitionArchiver
+from archival.partition.archiver import ArchiverEquipment, Outcome, PartitionArchiver
 from archival.partition.looks import CleanerLooks
 from archival.partition.release import Releaser
 from archival.partition.source import LocalLogs, open_segment
 from archival.partition.tails import Tails
 from archival.partition.topics import TopicRecords
+from archival.plan.offload_trigger import bounded
 from archival.plan.policy import Policy
 from archival.plan.replacement import SMALLER
 from archival.plan.trim import delete_to
@@ -144,6 +145,8 @@ class Agent:
     def archive(self, tail_after_ms: int | None = -1) -> str:
         policy = self._policy(self.world.random.choice((None, 0, 0, 10_000)) if tail_after_ms == -1 else tail_after_ms)
         archiver = self.archiver()
+        if self.world.theme.triggers:
+            policy = dataclass_replace(policy, triggers=self.world.triggers.set)
         return self._send("archive", lambda: self.step(archiver, policy))
 
     def _policy(self, tail_after_ms: int | None) -> Policy:
@@ -160,7 +163,7 @@ class Agent:
             policy = self.pauses.applied(self.world.brokers.partition.topic_partition, policy)
             self.world.result.seen["an agent is paused"] += policy.is_paused
         try:
-            outcome = archiver.step(policy)
+            outcome = archiver.step(policy) if policy.triggers is None else self._step_by_triggers(archiver, policy)
         except Exception as error:
             self.status.failed(error)
             raise
@@ -175,6 +178,14 @@ class Agent:
             self._tails.save()
             self._looks.save()
         return f"{outcome.action}{what} {outcome.reason}"
+
+    def _step_by_triggers(self, archiver: PartitionArchiver, policy: Policy) -> Outcome:
+        log = self.logs.look(self.world.brokers.partition.topic_partition)
+        now_ms, triggers = self.world.clock.now_ms(), policy.triggers
+        outcome = archiver.step(bounded(policy, log, now_ms), log)
+        assert triggers is not None
+        self.world.triggers.check(log, triggers, now_ms, outcome, archiver.head.next_offset if archiver.head else None)
+        return outcome
 
     def release(self) -> str:
         archiver = self.archiver()
@@ -419,6 +430,7 @@ class LookedAtLogs:
             cleaned_to=cleaned_to,
             compacted=world.compacted,
             delete_retention_ms=world.brokers.delete_retention_ms if world.compacted else None,
+            retention=world.brokers.retention,
             leadership=leadership,
             metadata_end=metadata_end,
             settled=not any(name.endswith(".swap") for name in names),

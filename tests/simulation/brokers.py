@@ -25,6 +25,7 @@ from headwater_core.segments.batches import read_batch_header
 from headwater_core.segments.checkpoints import RECOVERY_POINTS
 from headwater_core.segments.local_log import Leadership
 from headwater_core.segments.markers import ABORT, read_marker
+from headwater_core.segments.metadata.cluster_metadata import Retention
 from headwater_core.segments.producers import ProducerState
 from headwater_core.segments.records import Record
 from headwater_core.segments.transactions import OpenTransaction, Transactions
@@ -173,6 +174,7 @@ class Brokers:
         self.was_unclean = False  # has a broker led that lacked something committed?
         self.changes = 0  # of who leads and who is in sync: where the cluster's metadata log ends
         self.starts = [0, 0]  # of each broker's process
+        self.retention: Retention | None = None  # as the metadata log has it, where anything depends on that
         self._ticks = 0
         self._opened: dict[int, int] = {}
         self._create()
@@ -734,7 +736,8 @@ class Brokers:
     def _touch(self, path: Path) -> None:
         """The file system's clock is too coarse to distinguish two changes, and no two runs alike; this one is neither."""
         self._ticks += 1
-        os.utime(path, ns=(self._ticks * 10**6, self._ticks * 10**6))
+        stamp_ns = self.clock.now_ms() * 10**6 + self._ticks
+        os.utime(path, ns=(stamp_ns, stamp_ns))
 
 
 def _shown(segment: Segment, open_before: Iterable[OpenTransaction]) -> Transactions:

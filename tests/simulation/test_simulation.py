@@ -182,6 +182,18 @@ def test_a_partition_of_several_layouts_is_one_log(theme: str) -> None:
 
 
 @pytest.mark.xdist_group("seeds")
+def test_triggers_hold_back_what_may_wait_and_nothing_that_retention_takes() -> None:
+    seen = Counter[str]()
+    for seed in range(25):
+        result = run_seed(seed, theme="triggers")
+        how = f"python -m tests.simulation --seeds 1 --first {seed} --theme triggers"
+        assert not result.violation, "\n".join([*result.trace, how, result.violation])
+        seen += result.seen
+    for witness in ("a trigger holds a segment back", "a trigger lets a segment go", "a trigger is not applied", "crash"):
+        assert seen[witness], witness
+
+
+@pytest.mark.xdist_group("seeds")
 def test_pauses_hold_whoever_leads_and_starts_again() -> None:
     seen = Counter[str]()
     for seed in range(40):

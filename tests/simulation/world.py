@@ -51,6 +51,7 @@ from tests.simulation.operator import Operator
 from tests.simulation.readers import Reader
 from tests.simulation.recoveries import InlinePool, Recoverer
 from tests.simulation.statuses import AgentStatus, LoudLog
+from tests.simulation.triggers import TriggerWorld
 from tests.simulation.versions import Version
 
 ACTIONS = 140
@@ -80,6 +81,7 @@ class Theme:
     collects   how often agents collect
     trims      the archive's own retention lets go of it, and so does somebody at any offset
     versions   agents are of three versions, and are upgraded
+    triggers   sealed segments wait for triggers, which are changed, and so is the brokers' retention
     layouts    each start of an agent draws how it lays out what it archives
     actions    how many there are
     """
@@ -111,6 +113,7 @@ class Theme:
     days: float = 0
     trims: bool = False
     versions: bool = False
+    triggers: bool = False
     layouts: bool = False
     actions: int = ACTIONS
 
@@ -171,6 +174,9 @@ THEMES = {
     ),
     "forgotten": Theme(compacted=1, forgets=True, branches=1, elections=0.5, follows=0.5, rolls=2, retention=0.3, lazy=0.3, vacancies=0),
     "pauses": Theme(pauses=1, actions=250, elections=1.5, retention=2, releases=0.5, rolls=3, pairs=0, vacancies=0.05),
+    "triggers": Theme(
+        triggers=True, actions=250, elections=0.6, retention=0.3, rolls=5, follows=3, releases=0.5, pairs=0, vacancies=0.05, unnamed=0
+    ),
     "requests": Theme(
         requests=True, actions=250, elections=0.6, retention=0.1, releases=4, follows=4, rolls=5, recreation=0.15, vacancies=0.03, unnamed=0
     ),
@@ -184,6 +190,7 @@ _APART = {
     or theme.pages
     or theme.versions
     or theme.layouts
+    or theme.triggers
     or theme.merges
     or theme.requests
     or theme.pauses
@@ -292,6 +299,7 @@ class World:
         self.killing = False
         self.versions = Random(f"versions {result.seed}")
         self.layouts = Random(f"layouts {result.seed}")
+        self.triggers = TriggerWorld(Random(f"triggers {result.seed}"), self.brokers, result.seen)
         self._patched = ExitStack()
         for module in _LOCKED:
             self._patched.enter_context(patch.object(module, "threading", YieldingLocks(self)))
@@ -381,6 +389,8 @@ class World:
         if theme.pauses:
             choices.append((0.5 * theme.pauses, self.operator.pause_or_resume))
             choices += [(1, lambda agent=agent: self.operator.look(agent)) for agent in self.agents if not agent.is_busy]  # type: ignore[misc]
+        if theme.triggers:
+            choices.append((0.7, self.triggers.change))
         if theme.damage:
             replica = random.choice(brokers.replicas)
             choices += [(theme.damage, lambda: brokers.damage(replica)), (0.5, lambda: brokers.heal(replica))]

@@ -13,7 +13,19 @@ Two rules have no mistake here, since others imply them:
   comparison saves the scan of a file that is known to be another one.
 """
 
-from tests.simulation.mutants import collection, incarnations, lineages, merges, pages, readers, recoveries, releases, statuses, uploads  # noqa: F401  each lists its own
+from tests.simulation.mutants import (  # noqa: F401  each lists its own  # noqa: F401
+    collection,
+    incarnations,
+    lineages,
+    merges,
+    pages,
+    readers,
+    recoveries,
+    releases,
+    statuses,
+    triggers,
+    uploads,
+)
 from tests.simulation.mutants.mutant import MUTANTS, Mutant, planted
 
 __all__ = ["MUTANTS", "Mutant", "planted"]

@@ -1,0 +1,43 @@
+"""Mistakes about the triggers that let sealed segments wait."""
+
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+import archival.plan.offload_trigger
+import tests.simulation.agents
+from archival.plan.policy import Policy
+from headwater_core.segments.local_log import LocalLog
+from tests.simulation.mutants.mutant import mutant, patch_in
+
+
+@mutant("a trigger is applied though the broker's retention is shorter", theme="triggers")
+def trigger_beyond_retention(stack: ExitStack) -> None:
+    patch_in(stack, archival.plan.offload_trigger, "misfit", lambda *_: "")
+
+
+@mutant("retention that has come near releases nothing", theme="triggers")
+def trigger_until_retention(stack: ExitStack) -> None:
+    patch_in(stack, archival.plan.offload_trigger, "_before", lambda wanted, limit: wanted)
+
+
+@mutant("the planner does not heed the bound that triggers come to", theme="triggers")
+def trigger_unheeded(stack: ExitStack) -> None:
+    real = archival.plan.offload_trigger.bounded
+
+    def unbound(policy: Policy, log: LocalLog, now_ms: int) -> Policy:
+        found = real(policy, log, now_ms)
+        return replace(found, bound=found.bound and found.bound._replace(end=2**62))
+
+    patch_in(stack, tests.simulation.agents, "bounded", unbound)
+
+
+@mutant("a segment's bytes count from its end on, not from its begin", theme="triggers")
+def trigger_by_what_follows(stack: ExitStack) -> None:
+    real = archival.plan.offload_trigger._due_end
+
+    def due_end(log: LocalLog, after_ms: int | None, log_bytes: int | None, now_ms: int) -> Any:
+        own = max((each.size_bytes for each in log.segments), default=0)
+        return real(log, after_ms, None if log_bytes is None else log_bytes + own, now_ms)
+
+    patch_in(stack, archival.plan.offload_trigger, "_due_end", due_end)
