@@ -145,7 +145,8 @@ def _former(bucket: "Bucket", current: set[tuple[str, str]], problems: list[str]
 def show(config: "Config", topic: str, form: str) -> None:
     """Show the partitions of a topic.
 
-    read priority says which copy readers get first, and set by where that was set. archive end is the offset after the last archived one.
+    read priority says which copy readers get first, and set by where that was set. JSON also has the triggers, offload_after and
+    offload_when_local_exceeds. archive end is the offset after the last archived one.
     superseded counts objects that newer ones have replaced. fence is the
     number of the latest claim on the partition, and writer the agent that holds it.
 
@@ -172,11 +173,16 @@ def show(config: "Config", topic: str, form: str) -> None:
     problems: list[str] = []
     rows = _partitions(bucket, bucket.manifests.partitions(topic, bucket.manifests.resolve(topic).topic_id), problems)
     config = config.with_commands(bucket.manifests.load_settings())
-    priority = {
+    archival = config.archival_for(topic)
+    settings = {
         "read_priority": config.hydration_for(topic).read_priority.value,
         "read_priority_origin": config.origin_for(topic, "read_priority"),
+        "offload_after_s": archival.offload_after_s,
+        "offload_after_origin": config.origin_for(topic, "offload_after"),
+        "offload_when_local_exceeds": archival.offload_when_local_exceeds,
+        "offload_when_local_exceeds_origin": config.origin_for(topic, "offload_when_local_exceeds"),
     }
-    emit(form, columns, (row | priority for row in rows))
+    emit(form, columns, (row | settings for row in rows))
     _check_all_shown(problems)
 
 

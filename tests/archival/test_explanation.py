@@ -1,5 +1,6 @@
 """Why bytes are not archived, and that every one of them is counted once."""
 
+import os
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from archival.explanation import Turn, Unarchived, explain
-from archival.plan.policy import Policy
+from archival.plan.policy import Policy, Triggers
 from archival.watermark import WatermarkOrigin, WatermarkSource
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import CorruptData, Fenced, HeadwaterError, TransientError
@@ -168,6 +169,19 @@ def test_what_waits_for_what(tmp_path: Path) -> None:
     assert kinds(told(world, turn=Turn(in_hand=True)))[0][0] == "in-hand"
     assert "3 partitions" in told(world, turn=Turn(due_before=3))[0].why.reason
     assert kinds(told(world, policy=replace(SEALED_AFTER_60_S, tail_after_ms=None)))[1] == ("active", 20, 27)
+
+
+def test_what_waits_for_a_trigger_says_until_when(tmp_path: Path) -> None:
+    world = a_plain_world(tmp_path, hw=27, entries=(FIRST,))
+    written_ns, segments = (NOW_MS - 5_000) * 10**6, []
+    for each in world.log.segments:
+        os.utime(each.path, ns=(written_ns, written_ns))
+        segments.append(replace(each, generation=Generation(each.path.stat().st_ino, written_ns)))
+    world = replace(world, log=replace(world.log, segments=tuple(segments)))
+    policy = replace(SEALED_AFTER_60_S, triggers=Triggers(8_000, None))
+    assert kinds(told(world, policy=policy)) == [("trigger", 10, 20), ("seal-timeout", 20, 27), ("above-high-watermark", 27, 30)]
+    assert told(world, policy=policy)[0].why.until_ms == NOW_MS + 3_000
+    assert kinds(told(world, policy=replace(policy, triggers=Triggers(5_000, None))))[0] == ("due", 10, 20)
 
 
 def test_whose_word_the_high_watermark_is_stands_in_the_reason(tmp_path: Path) -> None:
