@@ -1,6 +1,7 @@
 """Headwater beside a real broker: its configuration, its verbs, and the agent as a process of its own."""
 
 import contextlib
+import json
 import re
 import signal
 import subprocess
@@ -27,21 +28,25 @@ OFTEN = 'seal_timeout = "1s"\nrescan = "1s"'
 class Headwater:
     """One agent's set-up below `work`: a bucket, a data directory, a configuration file.
 
+    log_dir  None: it only reads
     store  the section of that name, instead of a directory below `work`
-    log, archival, hydration  more settings of these sections
+    log, archival, hydration, control  more settings of these sections
+    listen  where its control log listens for its peers
     admin  where its admin port listens; it has none without
     """
 
     def __init__(
         self,
         work: Path,
-        log_dir: Path,
+        log_dir: Path | None,
         *,
         owned: bool = False,
         store: str = "",
         log: str = "",
         archival: str = "",
         hydration: str = "",
+        control: str = "",
+        listen: str = "",
         admin: str = "",
     ) -> None:
         self.file = work / "headwater.toml"
@@ -53,7 +58,7 @@ class Headwater:
 id = "peer"
 data_dir = "{work / "state"}"
 [log]
-dirs = ["{log_dir}"]
+dirs = {json.dumps([str(log_dir)] if log_dir else [])}
 owned = {str(owned).lower()}
 {log}
 [store]
@@ -64,7 +69,8 @@ owned = {str(owned).lower()}
 cache_bytes = "64MiB"
 {hydration}
 [control]
-listen = "127.0.0.1:{free_port()}"
+listen = "{listen or f"127.0.0.1:{free_port()}"}"
+{control}
 [gateway]
 listen = "127.0.0.1:0"
 [admin]
@@ -105,16 +111,18 @@ class Agent:
     """`headwater agent` in a process of its own.
 
     disk_mib  its data directory lies on a disk of its own that is so large: see OWN_DISK
+    defect    a file: see tests.peers.defective
     """
 
-    def __init__(self, headwater: Headwater, disk_mib: int = 0) -> None:
-        self.headwater, self.output = headwater, headwater.file.with_name("agent.out")
+    def __init__(self, headwater: Headwater, disk_mib: int = 0, *, defect: Path | None = None) -> None:
+        self.headwater, self.output, self._has_own_disk = headwater, headwater.file.with_name("agent.out"), disk_mib > 0
         own_disk: list[str] = []
         if disk_mib:
             data_dir = headwater.config.node.data_dir
             data_dir.mkdir(exist_ok=True)
             own_disk = ["unshare", "-rm", "sh", "-c", OWN_DISK, str(data_dir), f"{disk_mib}m"]
-        command = [*own_disk, sys.executable, "-c", "from headwater.cli import main; main()", "--config", str(headwater.file), "agent"]
+        program = ["-m", "tests.peers.defective", str(defect)] if defect else ["-c", "from headwater.cli import main; main()"]
+        command = [*own_disk, sys.executable, *program, "--config", str(headwater.file), "agent"]
         with self.output.open("ab") as output:
             self._process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
 
@@ -141,7 +149,8 @@ class Agent:
         """`headwater ARGUMENTS`, where the agent sees its disks."""
         command = [sys.executable, "-c", "from headwater.cli import main; main()", "--config", str(self.headwater.file), *arguments]
         within = ["nsenter", f"--target={self._process.pid}", "--user", "--mount", "--preserve-credentials", f"--wd={ROOT}", "--"]
-        done = subprocess.run([*within, *command], capture_output=True, text=True, check=False, timeout=60)
+        command = [*within, *command] if self._has_own_disk else command
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, cwd=ROOT)
         assert done.returncode == code, done.stderr
 
     @contextmanager

@@ -1,7 +1,9 @@
 """A real Prometheus beside a real broker and a real S3 server: each alert fires when it should, and resolves."""
 
 import json
+import os
 import re
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,7 +12,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from headwater.admin.last_scrub import RESULTS, LastScrub, ScrubMemory
+from headwater.admin_port import LAST_SCRUB
 from headwater_core.errors import VerificationFailed
+from headwater_core.segments.checkpoints import PARTITION_METADATA
 from tests.headwater.admin.contrib import ALERTS, ALERTS_TEST, alerts, panel_expressions
 from tests.headwater.test_bad_input import can_mount
 from tests.headwater_core.objectstore.badnetwork import LOSE_REQUEST, PASS, BadNetwork, bad_network
@@ -27,13 +32,7 @@ PATIENCE_S = 90.0
 DISK_MIB = 48
 SEGMENT_BYTES = 64 << 10
 TOPICS = ORDERS, TABLES, MENU = "orders", "tables", "menu"
-UNPROVEN = {  # by promtool's unit tests alone: what they need is a defect, a disk that hangs, peers, days
-    "HeadwaterControlLogLeaderless",
-    "HeadwaterDefects",
-    "HeadwaterLagUnknown",
-    "HeadwaterStatusStale",
-    "HeadwaterScrubOverdue",
-}
+AT_THE_START = ("HeadwaterScrubOverdue", "HeadwaterDefects", "HeadwaterControlLogLeaderless", "HeadwaterLagUnknown", "HeadwaterStatusStale")
 
 
 def test_the_alerts_and_their_unit_tests_are_accepted() -> None:
@@ -161,17 +160,23 @@ def test_each_alert_fires_when_it_should_and_resolves(tmp_path: Path, s3_environ
     cluster_id = broker.format()
     with bad_network(s3_environ.endpoint_url) as network:
 
-        def beside(broker: KafkaBroker, name: str) -> Headwater:
+        def beside(broker: KafkaBroker | None, name: str, *, admin: str = "", listen: str = "", control: str = "") -> Headwater:
             return Headwater(
                 tmp_path / name,
-                broker.log_dir,
-                store=f'url = "s3://{bucket}/archive"\nendpoint_url = "{network.endpoint_url}"',
-                log=f'bootstrap_servers = "{broker.bootstrap}"',
-                hydration='read_priority = "offloaded-first"\nchunk_bytes = "64KiB"',
+                broker.log_dir if broker else None,
                 admin=admin,
+                listen=listen,
+                control=control,
+                store=f'url = "s3://{bucket}/archive"\nendpoint_url = "{network.endpoint_url}"',
+                log=f'bootstrap_servers = "{broker.bootstrap}"' if broker else "",
+                hydration='read_priority = "offloaded-first"\nchunk_bytes = "64KiB"',
             )
 
-        with broker, Agent(beside(broker, "headwater"), DISK_MIB) as agent, Prometheus(tmp_path / "prom", admin, [rules], EVERY) as prom:
+        with (
+            broker,
+            Agent(beside(broker, "headwater", admin=admin), DISK_MIB) as agent,
+            Prometheus(tmp_path / "prom", admin, [rules], EVERY) as prom,
+        ):
             watch = Watch(prom, agent)
             for topic in TOPICS:
                 broker.create_topic(topic, 1, internal_segment_bytes=SEGMENT_BYTES)
@@ -190,21 +195,65 @@ def test_each_alert_fires_when_it_should_and_resolves(tmp_path: Path, s3_environ
             outage_and_corrupt_segment(watch, broker, network)
             watch.resolves("HeadwaterChunksDamaged")
             pause_that_loses_records(watch, broker)
-            watch.quiet()
             recovered = tmp_path / "recovered"
             agent.verb("recover", "apply", "topic", "--all", "--into", str(recovered), "--cluster-id", cluster_id)
             watch.until(lambda: not panels_without_data(prom), "each panel of the dashboard has data")
             agent.stop()
             watch.fires("HeadwaterDown")
             broker.kill()
-            again = KafkaBroker(recovered, tmp_path / "again")
-            with again, Agent(beside(again, "headwater-again"), DISK_MIB) as watch.agent:
+            again, nodes = KafkaBroker(recovered, tmp_path / "again"), (free_port(), free_port())
+            here = beside(again, "headwater-again", admin=admin, **of_two(*nodes))
+            remember_scrub(here, hours_ago=1)
+            with again, planted(tmp_path / "defect", again.log_dir) as removed, Agent(here, defect=tmp_path / "defect") as watch.agent:
                 watch.resolves("HeadwaterDown")
-                fill(again, ORDERS)
-                watch.all_archived()
-                watch.quiet()
-                watch.agent.stop()
-    assert watch.seen == alerts().keys() - UNPROVEN
+                for name in AT_THE_START:
+                    watch.fires(name)
+                removed()
+                with Agent(beside(None, "headwater-there", **of_two(*reversed(nodes)))) as peer:
+                    watch.agent.verb("verify", "--data")
+                    fill(again, ORDERS)
+                    for name in ("HeadwaterGapSkipped", *AT_THE_START):
+                        watch.resolves(name)
+                    watch.all_archived()
+                    watch.quiet()
+                    watch.agent.stop()
+                    peer.stop()
+    assert watch.seen == alerts().keys()
+
+
+def of_two(own: int, peer: int) -> dict[str, str]:
+    """The settings of one of two nodes of a control log: alone it has no leader."""
+    return {"listen": f"127.0.0.1:{own}", "control": f'peers = ["127.0.0.1:{peer}"]'}
+
+
+def remember_scrub(headwater: Headwater, *, hours_ago: int) -> None:
+    data_dir = headwater.config.node.data_dir
+    data_dir.mkdir()
+    memory = ScrubMemory(data_dir / LAST_SCRUB)
+    memory.keep(LastScrub(ended_ms=round(time.time() * 1000) - hours_ago * 3_600_000, objects=dict.fromkeys(RESULTS, 0)))
+    memory.save()
+
+
+@contextmanager
+def planted(defect: Path, log_dir: Path) -> Iterator[Callable[[], None]]:
+    """A mistake in the agent, as long as `defect` is there, and a partition whose directory does not answer, as on a disk that dies.
+    Yields what removes both, which is done at the end at the latest."""
+    directory = log_dir / "hung-0"
+    directory.mkdir()
+    os.mkfifo(directory / PARTITION_METADATA)
+    held = [os.open(directory / PARTITION_METADATA, os.O_RDWR)]  # so it can be opened, and not be read to its end
+    defect.touch()
+
+    def remove() -> None:
+        defect.unlink(missing_ok=True)
+        shutil.rmtree(directory, ignore_errors=True)
+        while held:
+            os.close(held.pop())
+
+    try:
+        yield remove
+    finally:
+        remove()
 
 
 def full_disk(watch: Watch, broker: KafkaBroker) -> None:
@@ -264,4 +313,3 @@ def pause_that_loses_records(watch: Watch, broker: KafkaBroker) -> None:
     watch.all_archived()
     assert read(watch.agent.address(), MENU, sealed - 1) == sealed
     watch.fires("HeadwaterGapSkipped")
-    watch.resolves("HeadwaterGapSkipped")
