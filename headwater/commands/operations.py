@@ -203,6 +203,6 @@ def _facts(found: dict[str, Any]) -> Iterator[dict[str, str]]:
 
 def _arguments(found: dict[str, Any]) -> str:
     """As in `orders.placed:0 before=5`."""
-    others = dict(found["arguments"])
-    words = [str(others.pop("selection"))] if others.get("selection") is not None else []
+    others = {name: value for name, value in found["arguments"].items() if value is not None}
+    words = [str(others.pop("selection"))] if "selection" in others else []
     return " ".join([*words, *(f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in others.items())])

@@ -57,14 +57,17 @@ def test_operations_are_listed_shown_and_filtered(stage: Stage) -> None:
         assert rows(stage, "list") == []
         assert stage.run("flush", "orders.in", log=log).code == 0
         assert stage.run("archive", "absent", log=log).code == 6
-        failed, flushed = rows(stage, "list")
+        assert stage.run("verify").code == 0
+        verified, failed, flushed = rows(stage, "list")
         assert (flushed["verb"], flushed["state"], flushed["arguments"]["selection"]) == ("flush", "done", "orders.in")
         assert (failed["verb"], failed["state"], failed["exit_code"]) == ("archive", "failed", 6)
         assert rows(stage, "list", "--verb", "flush", "--state", "done", "--state", "failed") == [flushed]
-        assert rows(stage, "list", "--limit", "1") == [failed]
+        assert rows(stage, "list", "--limit", "1") == [verified]
         assert rows(stage, "list", "--state", "running") == []
         table = stage.run("operations", "list").out
         assert "orders.in" in table
+        assert "data=false" in table
+        assert "null" not in table  # what was not given
         assert "absent is not in the log directories" in table
         shown = stage.run("operations", "show", failed["id"])
         assert "archive absent" in shown.out
