@@ -121,7 +121,7 @@ _COMMAND = "a command"
 
 
 class Alias(NamedTuple):
-    """The key of ours that another name stands for, and the unit of its number; "" where its value is one of ours."""
+    """The key of ours that another name stands for, and the unit of its number; "bucket" for the name of one, "" for a value of ours."""
 
     key: str
     unit: str = ""
@@ -134,6 +134,16 @@ _ALIASES = {  # as the proposals of Pulsar call them
     "maxSizePerOffloadSegmentMbytes": Alias("max_segment_bytes", "MiB"),
     "maxOffloadSegmentRolloverTimeMinutes": Alias("max_segment_age", "m"),
 }
+_SECTION_ALIASES = {  # as the proposal to put RocketMQ's tiered storage on S3 calls them
+    "store": {"s3Region": Alias("region"), "s3Bucket": Alias("url", "bucket")},
+    "hydration": {"readaheadChunkNum": Alias("readahead_chunks")},
+}
+_REFUSED = ("s3AccessKey", "s3SecretAccessKey")
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_CREDENTIALS = (
+    "credentials never stand in the configuration; boto3's own chain finds them: "
+    "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment, a profile of ~/.aws, or the role of the machine"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,9 +297,14 @@ def own_key(key: str) -> str:
 
 def _own_value(key: str, value: object, where: str) -> object:
     """The value as our own key has it: with the unit that is part of an alias's name. Raises UsageError, which begins with `where`."""
-    unit = _ALIASES[key].unit if key in _ALIASES else ""
+    found = next((each[key] for each in (_ALIASES, *_SECTION_ALIASES.values()) if key in each), None)
+    unit = found.unit if found else ""
     if not unit:
         return value
+    if unit == "bucket":
+        if not isinstance(value, str) or not _BUCKET.fullmatch(value):
+            raise UsageError(f"{where}: the name of a bucket expected, not {value!r}")
+        return f"s3://{value}"
     if isinstance(value, bool) or not re.fullmatch(r"[0-9]{1,15}", str(value)):
         raise UsageError(f"{where}: a whole number of {'minutes' if unit == 'm' else 'MiB'} expected, not {value!r}")
     return f"{value}{unit}"
@@ -332,11 +347,20 @@ def _given_in_file(name: str, document: Mapping[str, object]) -> dict[str, Given
         if not isinstance(values, dict):
             raise UsageError(f"{name}: [{section}] must be a section, not a value")
         for key, value in values.items():
-            dotted = f"{section}.{own_key(key) if section == _PER_TOPIC.get(own_key(key)) else key}"
+            _check_no_credential(name, key)
+            alias = _SECTION_ALIASES.get(section, {}).get(key)
+            own = alias.key if alias else own_key(key) if section == _PER_TOPIC.get(own_key(key)) else key
+            dotted = f"{section}.{own}"
             if dotted in given:
                 raise UsageError(f"{name}: {dotted} is given twice, once as {key}")
-            given[dotted] = Given(_own_value(key, value, f"{name}: {section}.{key}") if dotted != f"{section}.{key}" else value, name)
+            given[dotted] = Given(_own_value(key, value, f"{name}: {section}.{key}") if own != key else value, name)
     return given
+
+
+def _check_no_credential(file: str, key: str) -> None:
+    """Raises UsageError for a key of a credential, without its value."""
+    if key in _REFUSED:
+        raise UsageError(f"{file}: {key}: {_CREDENTIALS}")
 
 
 def _given_in_environment(environ: Mapping[str, str]) -> dict[str, Given]:
@@ -367,6 +391,7 @@ def _rule(file: str, pattern: str, values: object) -> TopicRule:
         raise UsageError(f"{where} must be a section, not a value")
     parsed = {}
     for given, value in values.items():
+        _check_no_credential(where, given)
         key = own_key(given)
         if key in parsed:
             raise UsageError(f"{where}: {key} is given twice, once as {given}")

@@ -150,3 +150,26 @@ def test_everything_is_shown_with_its_origin(tmp_path: Path) -> None:
     rows = {key: (value, origin) for key, value, origin in shown(config)}
     assert rows["archival.seal_timeout"] == ("1 m 30 s", str(tmp_path / "headwater.toml"))
     assert rows["hydration.read_priority"] == ("local-first", "default")
+
+
+def test_keys_may_have_the_names_of_rocketmqs_proposal(tmp_path: Path) -> None:
+    config = from_toml(tmp_path, '[store]\ns3Bucket = "my-archive"\ns3Region = "eu-west-1"\n[hydration]\nreadaheadChunkNum = 3\n')
+    assert (config.store.url, config.store.region, config.hydration.readahead_chunks) == ("s3://my-archive", "eu-west-1", 3)
+    assert ("store.url", "s3://my-archive", str(tmp_path / "headwater.toml")) in list(shown(config))
+    for wrong in ('s3Bucket = "s3://my-archive"', 's3Bucket = "a/b"', "s3Bucket = 1", 's3Bucket = "x"'):
+        with pytest.raises(UsageError, match="name of a bucket"):
+            from_toml(tmp_path, f"[store]\n{wrong}\n")
+    for both in ('s3Bucket = "abc"\nurl = "s3://abc"', 'region = "x"\ns3Region = "x"'):
+        with pytest.raises(UsageError, match="given twice"):
+            from_toml(tmp_path, f"[store]\n{both}\n")
+    for elsewhere in ('[archival]\ns3Region = "x"', "[topics.a]\nreadaheadChunkNum = 3", "[store]\nreadaheadChunkNum = 3"):
+        with pytest.raises(UsageError, match="unknown key"):
+            from_toml(tmp_path, elsewhere)
+
+
+@pytest.mark.parametrize("section", ["store", "archival", 'topics."a*"'])
+@pytest.mark.parametrize("key", ["s3AccessKey", "s3SecretAccessKey"])
+def test_a_credential_in_the_file_is_refused_by_name_and_not_repeated(tmp_path: Path, section: str, key: str) -> None:
+    with pytest.raises(UsageError, match=f"{key}: credentials never stand.*AWS_SECRET_ACCESS_KEY") as caught:
+        from_toml(tmp_path, f'[{section}]\n{key} = "hunter2"\n')
+    assert "hunter2" not in str(caught.value)
