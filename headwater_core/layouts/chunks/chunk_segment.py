@@ -143,6 +143,8 @@ class ChunkSegment:
         key = self.place.chunk_key(start)
         if at and not self._tag:
             self._load_tail(start, at)
+            if len(self._tail) != at:
+                return 0
         sent = min(len(data), self._chunk_bytes - at)
         content = self._tail + bytes(data[:sent])
         try:
@@ -166,12 +168,16 @@ class ChunkSegment:
         return sent
 
     def _load_tail(self, start: int, size_bytes: int) -> None:
-        """The chunk that was begun before the segment was opened. Raises UsageError when its chunks are of another size."""
+        """The chunk that was begun before the segment was opened, of this size then. Raises UsageError when chunks are of another size."""
         if self._tiles[-1][:2] != (start, size_bytes) or self._tiles[-1].start:
             raise UsageError(f"{self.place.prefix}: its last chunk does not begin at {start}; was it written with another chunk size?")
         key = self._tiles[-1].key
         self._tail, self._tag = self._store.get(key, max_bytes=self._chunk_bytes)
+        if len(self._tail) < size_bytes:
+            raise CorruptData(key, len(self._tail), f"{size_bytes} bytes were there")
         self._tiles[-1] = Tile(start, len(self._tail), key)
+        if len(self._tail) == self._chunk_bytes:
+            self._tail, self._tag = b"", ""
 
     def _close_hole(self) -> None:
         """Once the bytes are there that lay between others."""

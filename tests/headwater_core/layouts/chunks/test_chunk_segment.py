@@ -2,7 +2,7 @@
 
 import pytest
 
-from headwater_core.errors import SourceChanged, TransientError, TruncatedData, UnknownOutcome, UsageError
+from headwater_core.errors import CorruptData, SourceChanged, TransientError, TruncatedData, UnknownOutcome, UsageError
 from headwater_core.layouts.chunks import ChunkSegment, SegmentPlace, SegmentState, Variant
 from headwater_core.objectstore.store import ObjectStore
 from tests.headwater_core.objectstore.memory import MemoryStore
@@ -99,6 +99,29 @@ def test_of_two_writers_of_one_place_neither_undoes_the_other(place: SegmentPlac
     with pytest.raises(SourceChanged):
         other.commit0(4, b"other")
     assert opened(store, place).read0(0, 7) == b"sameone"
+
+
+@VARIANTS
+@pytest.mark.parametrize("added", [b"one", b"one mo", b"one more"], ids=["a part", "the rest", "more than the rest"])
+def test_a_chunk_that_grew_since_it_was_looked_at_is_compared_first(place: SegmentPlace, added: bytes) -> None:
+    store = MemoryStore()
+    opened(store, place).commit0(0, b"same")
+    one, other, third = (opened(store, place) for _ in range(3))
+    one.commit0(4, added)
+    with pytest.raises(SourceChanged):
+        other.commit0(4, b"other bytes")
+    assert third.commit0(4, b"one more byte") == 17
+    assert opened(store, place).read0(0, 17) == b"sameone more byte"
+
+
+def test_a_chunk_that_has_shrunk_is_damage() -> None:
+    store = MemoryStore()
+    opened(store, FIXED).commit0(0, b"same")
+    segment = opened(store, FIXED)
+    store.delete(FIXED.chunk_key(0))
+    store.create(FIXED.chunk_key(0), b"sa")
+    with pytest.raises(CorruptData):
+        segment.commit0(4, b"more")
 
 
 class Forgetful(MemoryStore):
