@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from headwater.units import parse_time, time_text
+from headwater_core.errors import NotFound
 from headwater_core.segments.metadata.cluster_metadata import ClusterMetadata
 from headwater_core.segments.metadata.metadata_records import RESOURCE_BROKER
 from headwater_core.segments.metadata.metadata_snapshot import is_secret_setting
@@ -16,6 +18,8 @@ from headwater_core.segments.metadata.record_schemas import (
     SCRAM,
     TOKEN,
 )
+from manifests.cluster_list import ListedSnapshot
+from manifests.repository import ManifestRepository
 
 Row = dict[str, Any]
 SECTIONS = ("topics", "configs", "users", "acls", "quotas", "tokens", "features", "brokers", "controllers", "unknown")
@@ -41,6 +45,29 @@ _COORDINATORS = {
     "__remote_log_metadata": "tiered storage",
 }
 _CONNECT = re.compile(r"(.*[-._])?connect[-._](configs?|offsets?|status(es)?|storage)", re.IGNORECASE)
+
+
+def is_number(at: str) -> bool:
+    """Is it a snapshot's number, and not a time?"""
+    return at.isascii() and at.isdecimal() and len(at) <= 10
+
+
+def snapshot_at(manifests: ManifestRepository, at: str) -> ListedSnapshot:
+    """The snapshot that `at` names: a time, a number, or `latest`. Raises NotFound, UsageError, and CorruptData for a damaged list."""
+    listed = manifests.load_snapshots()
+    if listed is None:
+        raise NotFound(f"{manifests.store.url} has no snapshot of the cluster's metadata: an agent beside a broker archives one")
+    if at == "latest":
+        return listed.newest
+    if is_number(at):
+        for each in listed.snapshots:
+            if each.number == int(at):
+                return each
+        raise NotFound(f"there is no snapshot {int(at)}, or not any more; `headwater cluster show --list` has them")
+    found = listed.at(int(parse_time(at).timestamp() * 1000))
+    if found is None:
+        raise NotFound(f"the first snapshot that is kept is of {time_text(listed.snapshots[0].taken_ms)}")
+    return found
 
 
 def role_of(topic: str) -> str | None:

@@ -55,7 +55,12 @@ def load_snapshot(store: ObjectStore, listed: ListedSnapshot) -> ClusterMetadata
         raise NotFound(f"the snapshot {listed.number} of the cluster's metadata is listed, and {listed.key} is not there") from error
     if len(packed) != listed.size_bytes or (listed.digest is not None and digest_of(packed) != listed.digest):
         raise CorruptData(listed.key, 0, f"{len(packed)} bytes, {digest_of(packed)}; {listed.size_bytes}, {listed.digest} are listed")
-    return read_snapshot(_unpacked(packed, listed.key), listed.key, end_offset=listed.end_offset, end_epoch=listed.end_epoch)
+    return unpack_snapshot(packed, listed.key, end_offset=listed.end_offset, end_epoch=listed.end_epoch)
+
+
+def unpack_snapshot(packed: bytes, where: str, *, end_offset: int = 0, end_epoch: int = 0) -> ClusterMetadata:
+    """The state in an object's bytes. Raises CorruptData, TruncatedData, UnsupportedFormat."""
+    return read_snapshot(_unpacked(packed, where), where, end_offset=end_offset, end_epoch=end_epoch)
 
 
 def _unpacked(packed: bytes, where: str) -> bytes:

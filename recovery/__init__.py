@@ -5,6 +5,7 @@ from uuid import uuid4
 
 from headwater_core.clock import Clock, SystemClock
 from manifests.repository import ManifestRepository
+from recovery.cluster_state import find_snapshot, with_cluster
 from recovery.completion import RecoveryStatus, status
 from recovery.discovery import discover, find_lost_runs
 from recovery.identity import new_kafka_id
@@ -49,4 +50,6 @@ def plan(
     now_ms = (clock or SystemClock()).now_ms()
     found = discover(repository, names)
     made = make_plan(found, request, now_ms=now_ms, recovery_id=uuid4().hex, cluster_id=new_kafka_id())
+    if request.options.cluster is not None:
+        made = with_cluster(made, find_snapshot(repository, request.options.cluster))
     return settled(made, repository, lambda each: find_lost_runs(repository.store, each), now_ms)

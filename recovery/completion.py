@@ -6,6 +6,7 @@ import msgspec
 
 from headwater_core.errors import VerificationFailed
 from recovery import layout
+from recovery.cluster_state import copied_state, copy_name
 from recovery.layout import partition_directory, partitions, segment_files
 from recovery.target import Mark, broker_started, read_mark
 from recovery.target_files import read_if_there
@@ -86,6 +87,10 @@ def _gone(into: Path, mark: Mark) -> list[Path]:
         directory = into / partition_directory(topic, partition)
         files = layout.partition_files(topic, partition, partition.log_end, mark.started_ms)
         sizes |= {directory / name: len(content) for name, content in files.items()}
-    for files in (layout.checkpoint_files(mark.plan), layout.bootstrap_files(mark.plan, mark.started_ms)):
+    if mark.plan.cluster is not None:
+        path = into / copy_name(mark.plan.cluster)
+        if not path.exists():
+            return [path]
+    for files in (layout.checkpoint_files(mark.plan), layout.bootstrap_files(mark.plan, mark.started_ms, copied_state(mark.plan, into))):
         sizes |= {into / name: len(content) for name, content in files.items()}
     return [path for path, size in sizes.items() if not path.exists() or path.stat().st_size != size]

@@ -4,8 +4,10 @@ bootstrap.checkpoint is read once, when the controller finds its metadata log em
 """
 
 from collections.abc import Iterator
+from itertools import chain
 
-from headwater_core.segments.metadata.bootstrap_checkpoint import write_bootstrap_checkpoint
+from headwater_core.segments.metadata.bootstrap_checkpoint import write_checkpoint
+from headwater_core.segments.metadata.cluster_metadata import ClusterMetadata
 from headwater_core.segments.metadata.metadata_records import (
     NO_LEADER,
     UNASSIGNED,
@@ -16,6 +18,7 @@ from headwater_core.segments.metadata.metadata_records import (
     ProducerIds,
     Topic,
 )
+from recovery.cluster_state import injected_records
 from recovery.recovery_plan import PartitionPlan, RecoveryPlan, TopicPlan
 
 FEATURES = {  # as kafka-storage of Kafka 4.3 formats a new cluster
@@ -29,14 +32,17 @@ FEATURES = {  # as kafka-storage of Kafka 4.3 formats a new cluster
 _PRODUCER_IDS_SPARED = 1_000_000  # brokers take them in blocks of 1,000; those handed out but never written are in no log
 
 
-def bootstrap_checkpoint(plan: RecoveryPlan, *, timestamp_ms: int) -> bytes:
-    """The whole file for `plan`: everything on one broker, `plan.node_id`."""
-    return write_bootstrap_checkpoint(bootstrap_records(plan), timestamp_ms=timestamp_ms)
+def bootstrap_checkpoint(plan: RecoveryPlan, state: ClusterMetadata | None = None, *, timestamp_ms: int) -> bytes:
+    """The whole file for `plan`: everything on one broker, `plan.node_id`. state: of the whole cluster; None: topics alone"""
+    beside = injected_records(state, plan.node_id) if state is not None else ()
+    return write_checkpoint(chain((each.encode() for each in bootstrap_records(plan)), beside), timestamp_ms=timestamp_ms)
 
 
 def bootstrap_records(plan: RecoveryPlan) -> Iterator[MetadataRecord]:
-    """Every record of it, in order."""
-    yield from (FeatureLevel(name=name, level=level) for name, level in FEATURES.items())
+    """Those of features, topics and producer ids, in order."""
+    features = plan.cluster.features if plan.cluster else FEATURES
+    ordered = sorted(features.items(), key=lambda each: each[0] != "metadata.version")  # without it a controller takes none
+    yield from (FeatureLevel(name=name, level=level) for name, level in ordered)
     for topic in plan.topics:
         yield Topic(name=topic.topic, topic_id=topic.topic_id)
         yield from (_partition(topic, partition, plan.node_id) for partition in topic.partitions)

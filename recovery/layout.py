@@ -8,6 +8,7 @@ from headwater_core.epochs import EpochHistory, EpochStart
 from headwater_core.partition import TopicPartition
 from headwater_core.segments import checkpoints, markers
 from headwater_core.segments.encoder import encode_batch, encode_marker
+from headwater_core.segments.metadata.cluster_metadata import ClusterMetadata
 from manifests.entry import Entry
 from recovery.indexes import INTERVAL, INTERVAL_BYTES, Indexes
 from recovery.initial_metadata import bootstrap_checkpoint
@@ -110,9 +111,9 @@ def checkpoint_files(plan: RecoveryPlan) -> Files:
     return {PurePath(name): checkpoints.encode_offsets(offsets) for name, offsets in by_name.items()}
 
 
-def bootstrap_files(plan: RecoveryPlan, started_ms: int) -> Files:
-    """The file that the metadata log begins with."""
-    return {PurePath(BOOTSTRAP): bootstrap_checkpoint(plan, timestamp_ms=started_ms)}
+def bootstrap_files(plan: RecoveryPlan, started_ms: int, state: ClusterMetadata | None) -> Files:
+    """The file that the metadata log begins with. state: of the whole cluster; None: topics alone"""
+    return {PurePath(BOOTSTRAP): bootstrap_checkpoint(plan, state, timestamp_ms=started_ms)}
 
 
 def identity_files(plan: RecoveryPlan, directory_id: str) -> Files:

@@ -14,6 +14,7 @@ from headwater_core.objectstore.store import ObjectStore
 from headwater_core.threads import ContextThreads
 from manifests.repository import ManifestRepository
 from recovery import layout
+from recovery.cluster_state import copied_state, copy_name, copy_snapshot
 from recovery.indexes import most_index_bytes
 from recovery.layout import Files, Segment, partition_directory, partitions, segment_files
 from recovery.planner import without
@@ -44,6 +45,8 @@ class Placement:
 
         Raises what restoration.apply does.
         """
+        if self._plan.cluster is not None:
+            copy_snapshot(self._plan.cluster, self._into, self._store)
         self._make_directories()
         milestones.reached("recover.directories")
         self._check_space()
@@ -64,7 +67,7 @@ class Placement:
         milestones.reached("recover.partitions")
         self._publish_all(layout.checkpoint_files(self._plan))
         milestones.reached("recover.checkpoints")
-        self._publish_all(layout.bootstrap_files(self._plan, self._mark.started_ms))
+        self._publish_all(self._bootstrap())
         milestones.reached("recover.bootstrap")
         self._verify()
         milestones.reached("recover.verified")
@@ -164,12 +167,17 @@ class Placement:
         for name, content in files.items():
             publish(self._into / name, content)
 
+    def _bootstrap(self) -> Files:
+        return layout.bootstrap_files(self._plan, self._mark.started_ms, copied_state(self._plan, self._into))
+
     def _verify(self) -> None:
         """Raises VerificationFailed unless the directory holds what was planned and not one file more.
 
         What is in the segments was verified when each was placed, and their indexes were made from it.
         """
         expected = {self._into / name: -1 for name in (MARK, LOCK, plan_name(self._mark.plan_digest))}
+        if self._plan.cluster is not None:
+            expected[self._into / copy_name(self._plan.cluster)] = self._plan.cluster.size_bytes
         [(identity, content)] = layout.identity_files(self._plan, self._mark.directory_id).items()
         if read_if_there(self._into / identity) == content:  # of a run that ended right after it
             expected[self._into / identity] = -1
@@ -177,7 +185,7 @@ class Placement:
         for _, _, _, path in segment_files(self._plan, self._into):
             expected |= self._restored[path].index_bytes
         small = {directory / name: content for directory, files in self._beside() for name, content in files.items()}
-        for files in (layout.checkpoint_files(self._plan), layout.bootstrap_files(self._plan, self._mark.started_ms)):
+        for files in (layout.checkpoint_files(self._plan), self._bootstrap()):
             small |= {self._into / name: content for name, content in files.items()}
         found = {path: path.stat().st_size for path in self._into.rglob("*") if path.is_file()}
         expected |= {path: len(content) for path, content in small.items()}

@@ -11,6 +11,8 @@ import msgspec
 from headwater_core.errors import CorruptData, UnsupportedFormat
 from headwater_core.layouts import is_known
 from headwater_core.partition import PartitionId, check_cluster_id
+from manifests import keys
+from manifests.cluster_list import SNAPSHOT_BYTES_MAX
 from manifests.document import FORMAT, seal, unseal
 from manifests.entry import EPOCH_MAX, OFFSET_MAX, Entry, check_entry
 
@@ -32,6 +34,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     open_transactions  of those that are open where a log ends: `abort` writes their ABORT markers, unless the recovered coordinator
                      knows them; `cut` ends the log before them; `keep` leaves them open
     keep_offsets     committed offsets ahead of the recovered logs stay as they are
+    cluster          the whole cluster, with this snapshot of its metadata: a number, or `latest`; None: topics alone
     """
 
     partitions: int | None = None
@@ -43,6 +46,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     node_id: int = 1
     open_transactions: Literal["abort", "keep", "cut"] = "abort"
     keep_offsets: bool = False
+    cluster: str | None = None
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -194,6 +198,32 @@ class TopicPlan(msgspec.Struct, frozen=True, kw_only=True):
         return sum(partition.size_bytes for partition in self.partitions)
 
 
+class ClusterPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """The snapshot of the cluster's metadata that is recovered, by its object; what is secret in it is not in the plan.
+
+    users, acls, quotas  how many of each
+    next_producer_id     ids from there on had not been handed out
+    """
+
+    number: int
+    key: str
+    size_bytes: int
+    digest: str | None
+    taken_ms: int
+    features: dict[str, int]
+    users: int
+    acls: int
+    quotas: int
+    next_producer_id: int
+
+    def __post_init__(self) -> None:
+        name = keys.parse_cluster_snapshot(self.key)
+        if name is None or name.number != self.number or not 0 <= self.size_bytes <= SNAPSHOT_BYTES_MAX:
+            raise ValueError(f"no snapshot of a cluster: {self.key[:200]!r}, {self.size_bytes} bytes")
+        if not 0 <= self.next_producer_id <= OFFSET_MAX:
+            raise ValueError(f"producer id {self.next_producer_id}")
+
+
 class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that `apply` does, and nothing that it has to decide.
 
@@ -203,6 +233,7 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
     problems  why it cannot be applied as it is
     notes     what the user should know before and after
     endings   the same, of where logs end
+    cluster   None: topics alone
     """
 
     format: tuple[int, int] = FORMAT
@@ -219,6 +250,7 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     endings: tuple[str, ...] = ()
+    cluster: ClusterPlan | None = None
 
     @property
     def records(self) -> int:
@@ -232,7 +264,8 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
     def next_producer_id(self) -> int:
         """Above every producer id in the archive, so that no new producer gets one that a log still remembers."""
         ids = (partition.max_producer_id for topic in self.topics for partition in topic.partitions)
-        return max(ids, default=-1) + 1
+        handed_out = min(self.cluster.next_producer_id, PRODUCER_ID_MAX) if self.cluster else 0
+        return max(max(ids, default=-1) + 1, handed_out)
 
 
 def encode_plan(plan: RecoveryPlan) -> bytes:

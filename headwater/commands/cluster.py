@@ -9,7 +9,7 @@ from headwater.columns import Column
 from headwater.options import configured
 from headwater.output import emit, emit_document, format_option, say
 from headwater.units import parse_time, time_text
-from headwater_core.errors import NotFound, Partial
+from headwater_core.errors import Partial
 
 if TYPE_CHECKING:
     from headwater.config import Config
@@ -184,23 +184,10 @@ def _facts(snapshot: "ListedSnapshot") -> dict[str, Any]:
 
 
 def _load(bucket: "Bucket", at: str | None) -> "tuple[ListedSnapshot, ClusterMetadata]":
+    from headwater.cluster_view import snapshot_at
     from manifests.cluster_snapshot import load_snapshot
 
-    listed = bucket.manifests.load_snapshots()
-    if listed is None:
-        raise NotFound(f"{bucket.store.url} has no snapshot of the cluster's metadata: an agent beside a broker archives one")
-    if at is None or at == "latest":
-        found = listed.newest
-    elif at.isascii() and at.isdecimal() and len(at) <= 10:
-        numbered = [each for each in listed.snapshots if each.number == int(at)]
-        if not numbered:
-            raise NotFound(f"there is no snapshot {int(at)}, or not any more; `headwater cluster show --list` has them")
-        found = numbered[0]
-    else:
-        held = listed.at(int(parse_time(at).timestamp() * 1000))
-        if held is None:
-            raise NotFound(f"the first snapshot that is kept is of {time_text(listed.snapshots[0].taken_ms)}")
-        found = held
+    found = snapshot_at(bucket.manifests, at or "latest")
     return found, load_snapshot(bucket.store, found)
 
 
@@ -209,8 +196,9 @@ def _groups(bucket: "Bucket", snapshot: "ListedSnapshot", at: str | None) -> "Ar
 
     if at is None or at == "latest":
         return read_groups(bucket.manifests)
-    is_number = at.isascii() and at.isdecimal() and len(at) <= 10
-    return read_groups(bucket.manifests, until_ms=snapshot.taken_ms if is_number else int(parse_time(at).timestamp() * 1000))
+    from headwater.cluster_view import is_number
+
+    return read_groups(bucket.manifests, until_ms=snapshot.taken_ms if is_number(at) else int(parse_time(at).timestamp() * 1000))
 
 
 def _rows(state: "ClusterMetadata", section: str, groups: "ArchivedGroups | None") -> list[dict[str, Any]]:

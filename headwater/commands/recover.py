@@ -47,12 +47,45 @@ def recover() -> None:
 
 
 def what_to_recover(verb: Callable[..., None]) -> Callable[..., None]:
-    """Give `verb` the arguments that make up a recovery plan."""
+    """Give `verb` the arguments that make up a recovery plan of topics."""
 
     @click.argument("topics", metavar="[NAME[@TOPIC_ID]]...", nargs=-1)
     @click.option(
         "--all", "everything", is_flag=True, help="All topics in the bucket, internal ones too, without damaged ones (then exit code 3)."
     )
+    @_how_to_recover
+    @functools.wraps(verb)
+    def with_topics(topics: Sequence[str], everything: bool, **rest: Any) -> None:
+        if bool(topics) == everything:
+            raise UsageError("give topic names, or --all")
+        for topic in topics:
+            parse_incarnation(topic)
+        verb(names=None if everything else tuple(topics), **rest)
+
+    return with_topics
+
+
+def _which_cluster(verb: Callable[..., None]) -> Callable[..., None]:
+    """Give `verb` the arguments that make up a recovery plan of the whole cluster."""
+
+    @click.option(
+        "--at",
+        metavar="TIME|NUMBER",
+        default="latest",
+        help="With the cluster's metadata as it was then: a time, or a snapshot's number. Data comes back as far as it is archived."
+        "  [default: the newest]",
+    )
+    @_how_to_recover
+    @functools.wraps(verb)
+    def with_cluster(at: str, asked: dict[str, Any], **rest: Any) -> None:
+        verb(names=None, asked=asked | {"cluster": at}, **rest)
+
+    return with_cluster
+
+
+def _how_to_recover(verb: Callable[..., None]) -> Callable[..., None]:
+    """Give `verb` the options of any recovery plan, as `asked`."""
+
     @click.option("--mode", type=click.Choice(["full"]), default="full", show_default=True, help="full: everything that the archive holds.")
     @click.option(
         "--partitions",
@@ -82,14 +115,9 @@ def what_to_recover(verb: Callable[..., None]) -> Callable[..., None]:
         "--node-id", type=click.IntRange(min=0), default=1, show_default=True, help="Id of the broker that will start on the directory."
     )
     @functools.wraps(verb)
-    def with_request(topics: Sequence[str], everything: bool, mode: str, counts: Sequence[str], **rest: Any) -> None:
-        if bool(topics) == everything:
-            raise UsageError("give topic names, or --all")
-        names = None if everything else tuple(topics)
-        for topic in topics:
-            parse_incarnation(topic)
+    def with_request(mode: str, counts: Sequence[str], **rest: Any) -> None:
         asked = {name: rest.pop(name) for name in _ASKED} | _partition_counts(counts)
-        verb(names=names, asked=asked, **rest)
+        verb(asked=asked, **rest)
 
     return with_request
 
@@ -125,7 +153,27 @@ def plan_topic(config: "Config", names: tuple[str, ...] | None, asked: dict[str,
     Example:
       headwater recover plan topic orders.placed refunds -o json
     """
-    made = _plan(config, names, asked)
+    _show_plan(_plan(config, names, asked), into, form)
+
+
+@plan.command("cluster")
+@_which_cluster
+@into_option
+@format_option
+@configured
+def plan_cluster(config: "Config", names: None, asked: dict[str, Any], into: Path | None, form: str) -> None:
+    """Show what a recovery of the whole cluster would do, and change nothing.
+
+    All topics, with users, ACLs, quotas, settings and feature levels of a snapshot of the cluster's metadata (`headwater cluster show`).
+
+    \b
+    Example:
+      headwater recover plan cluster --at 2026-01-31T12:00:00Z
+    """
+    _show_plan(_plan(config, names, asked), into, form)
+
+
+def _show_plan(made: "RecoveryPlan", into: Path | None, form: str) -> None:
     if form == "table":
         emit(form, TOPICS, _planned(made))
     else:
@@ -170,7 +218,7 @@ def apply(
     unrecorded: bool,
     form: str,
 ) -> None:
-    """Recover topics into a new log directory.
+    """Recover topics, or the whole cluster, into a new log directory.
 
     After an interruption, run the same command again: it continues. Once the recovery is finished, it does nothing.
 
@@ -184,7 +232,7 @@ def apply(
             raise UsageError(f"{', '.join(early)} has no effect before `{ctx.invoked_subcommand}`: write options after it")
         return
     if plan_file is None or into is None:
-        raise UsageError("give --plan FILE --into DIR, or topic NAME… --into DIR")
+        raise UsageError("give --plan FILE --into DIR, or topic NAME… --into DIR, or cluster --into DIR")
     from recovery import decode_plan
 
     try:
@@ -228,6 +276,56 @@ def apply_topic(
       3  damaged parts of the archive were left out
       4  archived data is missing or damaged; --skip-damaged continues without it
     """
+    _plan_and_apply(config, names, asked, into, dry_run, form, skip_damaged=skip_damaged, unrecorded=unrecorded)
+
+
+@apply.command("cluster")
+@_which_cluster
+@into_option
+@click.option("--dry-run", is_flag=True, help="Only show the plan.")
+@_how_to_apply
+@format_option
+@configured
+def apply_cluster(
+    config: "Config",
+    names: None,
+    asked: dict[str, Any],
+    into: Path | None,
+    dry_run: bool,
+    skip_damaged: bool,
+    unrecorded: bool,
+    form: str,
+) -> None:
+    """Recover the whole cluster into a new log directory, for one broker.
+
+    All topics, with the users (old passwords hold), ACLs, quotas, settings and feature levels of a snapshot of the cluster's metadata.
+    What else the old brokers had in server.properties (listeners, the authorizer, certificates) must be given to the new one.
+
+    \b
+    Example:
+      headwater recover apply cluster --into recovered
+
+    \b
+    Exit codes:
+      0  everything was recovered
+      3  something was left out; stderr names it
+      4  archived data is missing or damaged; --skip-damaged continues without it
+      6  there is no snapshot of the cluster
+    """
+    _plan_and_apply(config, names, asked, into, dry_run, form, skip_damaged=skip_damaged, unrecorded=unrecorded)
+
+
+def _plan_and_apply(
+    config: "Config",
+    names: tuple[str, ...] | None,
+    asked: dict[str, Any],
+    into: Path | None,
+    dry_run: bool,
+    form: str,
+    *,
+    skip_damaged: bool,
+    unrecorded: bool,
+) -> None:
     if into is None:
         raise UsageError("--into DIR is needed: the log directory to create")
     made = _plan(config, names, asked)
@@ -276,7 +374,12 @@ def _plan(config: "Config", names: tuple[str, ...] | None, asked: dict[str, Any]
     import recovery
     from headwater.wiring import open_bucket
 
-    return recovery.plan(open_bucket(config).manifests, names, recovery.Options(**asked))
+    manifests = open_bucket(config).manifests
+    if asked.get("cluster", "latest") != "latest":
+        from headwater.cluster_view import snapshot_at
+
+        asked = asked | {"cluster": str(snapshot_at(manifests, asked["cluster"]).number)}
+    return recovery.plan(manifests, names, recovery.Options(**asked))
 
 
 def _conclude(made: "RecoveryPlan", into: Path | None) -> None:
