@@ -43,6 +43,7 @@ from headwater_core.threads import DaemonThreads
 from hydration.cache.cache_directory import folder
 from manifests.head import Head
 from manifests.repository import ManifestRepository
+from manifests.setting_list import SettingList
 from manifests.topic_survey import UnreadableTopic
 from recovery import awaits_broker
 
@@ -139,8 +140,10 @@ def survey_each(
                 raise error
             if wanted(place):
                 unreadable[place] = str(error)
-    known = known or Knowledge()
+    is_agents, known = known is not None, known or Knowledge()
     answers = _BucketAnswers(bucket or _bucket(config), config.node.data_dir, selection, local, _own(known.heads, local), known.pauses)
+    if not is_agents:  # an agent's configuration has them
+        config = config.with_commands(answers.settings)
     remembered = {partition for partition in (*known.heads, *known.offsets) if wanted(partition.topic_partition)}
     everywhere = set(local) | answers.partitions | (remembered if answers.error else set())
     if not everywhere and not unreadable:
@@ -270,6 +273,7 @@ class _BucketAnswers:
     heads       of those that were loaded; None: the bucket has no head
     damage      why a head cannot be used
     lost        the documents of topics that cannot be read
+    settings    what was set by command; nothing while it is not known
     error       why the bucket did not answer; then the other fields may be incomplete
 
     Raises WrongStore and StoreGone when it is not the store of the data directory.
@@ -289,6 +293,7 @@ class _BucketAnswers:
         self.damage: dict[PartitionId, str] = {}
         self.lost: list[UnreadableTopic] = []
         self.error: HeadwaterError | None = None
+        self.settings = SettingList()
         self._pauses = pauses
         if bucket is None:
             self.heads = dict.fromkeys(local)
@@ -303,6 +308,9 @@ class _BucketAnswers:
             self.partitions = {*found, *local}
             self._bounded(lambda: self._load(self.partitions - set(own)))
             self._bounded(self._pauses.now)
+            if pauses is None:
+                with suppress(CorruptData, UnsupportedFormat):  # as an agent would: what was set is not known then
+                    self.settings = self._bounded(self._bucket.manifests.load_settings)
         except (TransientError, Unauthorised) as error:
             self.error = error
 
