@@ -35,7 +35,9 @@ def log(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_a_multipart_upload_of_a_killed_agent_is_aborted(stage: Stage, log: Path, s3_environ: S3Server) -> None:
+@pytest.mark.parametrize(("layout", "objects"), [("segment", 2), ("blocks", 1)])
+def test_a_multipart_upload_of_a_killed_agent_is_aborted(stage: Stage, log: Path, s3_environ: S3Server, layout: str, objects: int) -> None:
+    """In blocks: between the parts of its index and of its two blocks."""
     bucket = s3_environ.bucket()
     with closing(s3_environ.client()) as client:
 
@@ -43,7 +45,7 @@ def test_a_multipart_upload_of_a_killed_agent_is_aborted(stage: Stage, log: Path
             return [each["Key"] for each in client.list_multipart_uploads(Bucket=bucket).get("Uploads", [])]
 
         foreign = client.create_multipart_upload(Bucket=bucket, Key="another/data/x.log")
-        options = ["--store", f"s3://{bucket}/archive", "--endpoint-url", s3_environ.endpoint_url]
+        options = ["--store", f"s3://{bucket}/archive", "--endpoint-url", s3_environ.endpoint_url, "--set", f"archival.layout={layout}"]
         command = [sys.executable, "-m", "tests.kill_at", "archive", *options, "--data-dir", str(stage.data_dir), "--log-dir", str(log)]
         command += ["--set", "archival.upload_bytes_per_s=8MiB"]
         process = subprocess.Popen(command, cwd=stage.root, env={**os.environ, "PYTHONPATH": str(KAFKA.parents[2])})
@@ -64,5 +66,5 @@ def test_a_multipart_upload_of_a_killed_agent_is_aborted(stage: Stage, log: Path
         assert unfinished() == ["another/data/x.log"]
         client.abort_multipart_upload(Bucket=bucket, Key="another/data/x.log", UploadId=foreign["UploadId"])
     with closing(S3Store(bucket, "archive", endpoint_url=s3_environ.endpoint_url)) as store:
-        assert len(list(store.list(keys.data_prefix(PARTITION)))) == 2
+        assert len(list(store.list(keys.data_prefix(PARTITION)))) == objects
     assert stage.run("verify", "--data", *options).code == 0

@@ -79,6 +79,28 @@ def test_killed_while_it_archives_and_releases(stage: Stage, kill: str) -> None:
     assert_whole(stage, log)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kill", "first", "then"),
+    [
+        ("directory.written:45", "blocks", "blocks"),
+        ("directory.named:45", "blocks", "segment"),
+        ("archive.uploaded", "blocks", "blocks"),
+        ("archive.uploaded:5", "segment", "blocks"),
+        ("archive.committed", "blocks", "segment"),
+        ("release.log_unlinked:2", "blocks", "blocks"),
+    ],
+)
+def test_killed_while_it_archives_in_blocks(stage: Stage, kill: str, first: str, then: str) -> None:
+    """Whatever layout it continues in."""
+    log = a_sample_log(stage.root)
+    killed(stage, kill, *FLUSH, "--set", f"archival.layout={first}", "--log-dir", str(log))
+    assert read(stage, "read_uncommitted", log) == sample_records("read_uncommitted")
+    again = stage.run(*FLUSH, "--set", f"archival.layout={then}", log=log)
+    assert again.code == 0, again.err
+    assert_whole(stage, log)
+
+
 def assert_whole(stage: Stage, log: Path, kills: int = 1) -> None:
     """Everything is archived, once, and released; every byte is right, and every record can be read."""
     third = stage.run(*FLUSH, "-o", "jsonl", log=log)
@@ -96,7 +118,9 @@ def assert_whole(stage: Stage, log: Path, kills: int = 1) -> None:
         assert not any(entry.gap for entry in head.entries)
         assert all(entry.next_offset == after.base_offset for entry, after in zip(head.entries, tuple(head.entries)[1:], strict=False))
     store = DirectoryStore(stage.bucket)
-    stored = {info.key for head in found for info in store.list(keys.data_prefix(head.partition_id)) if info.key.endswith(".log")}
+    stored = {
+        info.key for head in found for info in store.list(keys.data_prefix(head.partition_id)) if info.key.endswith((".log", ".blocks"))
+    }
     assert listed.keys() <= stored
     on_their_way = ArchivalConfig().uploads_in_flight * RUNS_MAX  # the runs of one commit each: garbage, and not a second copy
     assert len(stored - listed.keys()) <= on_their_way * kills

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace as dataclass_replace
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, TypeVar, cast
 
 from archival.broker.broker_logs import BrokerLogs
 from archival.broker.broker_release import BrokerReleaser
@@ -43,9 +43,11 @@ from headwater_core.objectstore.store import (
 from headwater_core.objectstore.store_meter import MeteredStore, StoreMeter
 from headwater_core.partition import PartitionId, TopicPartition
 from headwater_core.segments.local_log import Generation, LocalLog, LocalSegment
+from manifests import keys
 from manifests.head import Head
 from tests.headwater_core.control.local_control import LocalControl
 from tests.headwater_core.objectstore.faulty import FaultyStore
+from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.simulation.actors import Actor, Crash
 from tests.simulation.brokers import Brokers
 from tests.simulation.bucket import Violation
@@ -255,11 +257,13 @@ class Agent:
                 return delete_to(head, head.start_offset + int((head.next_offset - head.start_offset) * share))
 
         kept_from = self.logs.look(world.brokers.partition.topic_partition).start_offset if world.trims_released else None
-        done = self._collector.collect(self.archiver(), settings, border=border, kept_from=kept_from)
+        uploads = list(self.paused_store.unfinished(keys.data_prefix(world.brokers.partition))) if world.theme.layouts else []
+        done = self._collector.collect(self.archiver(), settings, border=border, kept_from=kept_from, uploads=uploads)
         if done.committed:
             self.status.committed(self.archiver().head)
         seen = world.result.seen
         seen["orphans collected"] += bool(done.deleted)
+        seen["a collection meets unfinished uploads"] += bool(uploads)
         seen["orphans noted"] += done.orphans > done.deleted
         seen["a fence raised to collect"] += done.committed
         seen["archive trimmed"] += bool(done.trimmed_entries)
@@ -484,7 +488,27 @@ class PausingStore:
         return self._inner.keeps_metadata
 
     def put(self, key: str, data: BinaryIO, *, size_bytes: int, form: ObjectForm = PLAIN) -> str:
-        return self._paused("put", lambda: self._inner.put(key, data, size_bytes=size_bytes, form=form))
+        def put() -> str:
+            return self._paused("put", lambda: self._inner.put(key, data, size_bytes=size_bytes, form=form))
+
+        return put() if len(form.parts) < 2 else self._put_in_parts(key, len(form.parts), put)
+
+    def _put_in_parts(self, key: str, parts: int, complete: Callable[[], str]) -> str:
+        """Between two parts the process may end, which leaves the upload, or somebody's collection take the upload away."""
+        store = cast(MemoryStore, self._inner.inner)
+        upload = store.begin(key)
+        try:
+            for _ in range(parts):
+                self._world.pause("part")
+            if upload not in store.unfinished(key):
+                raise UnknownOutcome(f"{key}: the multipart upload is gone")
+            digest = complete()
+        except Exception:
+            if self._world.random.random() < 0.5:  # on a network on which a put fails an abort may, too
+                store.abort(upload)
+            raise
+        store.abort(upload)  # it is an object now
+        return digest
 
     def put_all(self, objects: Sequence[NewObject]) -> list[str]:
         return put_each(self, objects)

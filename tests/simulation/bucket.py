@@ -8,7 +8,7 @@ from typing import Any
 from archival.config import ArchivalConfig
 from headwater_core.clock import Clock
 from headwater_core.control.state import ControlState
-from headwater_core.errors import HeadwaterError, NotFound
+from headwater_core.errors import CorruptData, HeadwaterError, NotFound
 from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, NO_METADATA, ObjectInfo
 from headwater_core.partition import PartitionId
 from headwater_core.segments.batches import read_batch_header
@@ -305,7 +305,10 @@ class Checks:
         if entry.gap:
             return []
         if entry.key not in self._parsed:
-            raw = ArchivedRun(self._just_now, entry).read(entry.run_bytes)
+            try:
+                raw = ArchivedRun(self._just_now, entry).read(entry.run_bytes)
+            except CorruptData as error:
+                raise Violation(f"I2 {entry.base_offset}..{entry.last_offset} is not what it is listed as: {error}") from error
             found, position = [], 0
             while position < len(raw):
                 header = read_batch_header(raw, position)

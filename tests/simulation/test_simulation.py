@@ -179,6 +179,7 @@ def test_a_partition_of_several_layouts_is_one_log(theme: str) -> None:
         seen += result.seen
     for witness in ("an agent starts with layout blocks", "an agent starts with layout segment", "crash"):
         assert seen[witness]
+    assert seen["a collection meets unfinished uploads"] or theme != "layouts"  # left by crashes between two parts of an object
 
 
 @pytest.mark.xdist_group("seeds")

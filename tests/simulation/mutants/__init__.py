@@ -13,9 +13,10 @@ Two rules have no mistake here, since others imply them:
   comparison saves the scan of a file that is known to be another one.
 """
 
-from tests.simulation.mutants import (  # noqa: F401  each lists its own  # noqa: F401
+from tests.simulation.mutants import (  # noqa: F401  each lists its own
     collection,
     incarnations,
+    layouts,
     lineages,
     merges,
     pages,
