@@ -60,7 +60,7 @@ class SetClock(ManualClock):
 
 def test_time_that_a_clock_was_put_ahead_has_not_passed(tmp_path: Path) -> None:
     clock = SetClock()
-    sightings = Sightings(tmp_path, clock)
+    sightings = Sightings(tmp_path, clock, "first")
 
     def age_ms() -> int:
         return clock.now_ms() - sightings.see(PARTITION, Seen.ORPHAN, {"a"})["a"]
@@ -71,8 +71,8 @@ def test_time_that_a_clock_was_put_ahead_has_not_passed(tmp_path: Path) -> None:
     assert age_ms() == 10_000
     clock.advance(10_000)
     assert age_ms() == 20_000
-    sightings = Sightings(tmp_path, clock)  # the agent is started again
     clock.ahead_ms += 3_600_000
+    sightings = Sightings(tmp_path, clock, "first")  # the agent is started again
     assert age_ms() == 20_000
     for _ in range(5):
         clock.ahead_ms += AHEAD_MS // 2
@@ -82,6 +82,9 @@ def test_time_that_a_clock_was_put_ahead_has_not_passed(tmp_path: Path) -> None:
     assert age_ms() == 0
     clock.ahead_ms = 3_600_000
     assert age_ms() == 0
+    clock.ahead_ms = 7_200_000
+    sightings = Sightings(tmp_path, clock, "second")  # so is the machine, and its monotonic clock begins anew
+    assert age_ms() == 3_600_000
 
 
 def test_clocks_that_differ_in_milliseconds_write_nothing(tmp_path: Path) -> None:
