@@ -195,9 +195,7 @@ def data(partition: PartitionId, base_offset: int, last_offset: int, fence: int,
 
 
 def index(data_key: str) -> str:
-    """The object beside it that holds its index; "" for a layout that has none."""
-    if data_key.startswith(STREAM):
-        return data_key + "-index"
+    """The object beside it that holds the run's index as an object of its own; "" for a layout that keeps it elsewhere."""
     return data_key.removesuffix(".log") + ".index" if data_key.endswith(".log") else ""
 
 
@@ -244,6 +242,11 @@ def parse_data(key: str) -> DataName | None:
         return None
     base, last, fence, uid, suffix = match.groups()
     return DataName(int(base), int(last), int(fence), uid, suffix)
+
+
+def beside(key: str) -> str:
+    """The data object that `key` stands beside, or is, below `stream/`; any other key as it is."""
+    return key.removesuffix("-index").removesuffix("-meta") if key.startswith(STREAM) else key
 
 
 class ObjectName(NamedTuple):

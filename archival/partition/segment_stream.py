@@ -16,6 +16,7 @@ from archival.plan.stream_plan import LAYOUT
 from headwater_core.epochs import EpochStart
 from headwater_core.errors import HeadwaterError, SourceChanged, SuspectedGap, TruncatedData
 from headwater_core.layouts.streaming import FileExtent, LedgerEntries, OfferResult, OffloadBudget, StreamingOffloader
+from headwater_core.layouts.streaming.offload_handle import PART_BYTES
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId
 from headwater_core.segments.batch_walk import headers
@@ -73,7 +74,13 @@ class SegmentStream:
     ) -> None:
         self.pending, self.place, self._partition, self._open_segment = pending, place, partition, open_segment
         offloader = StreamingOffloader(
-            store, partition, prefix=keys.stream_folder(partition, pending.fence), fence=pending.fence, budget=budget, pace=pace
+            store,
+            partition,
+            prefix=keys.stream_folder(partition, pending.fence),
+            fence=pending.fence,
+            budget=budget,
+            part_bytes=PART_BYTES,
+            pace=pace,
         )
         self._handle = offloader.streaming_offload(
             UUID(pending.uid),

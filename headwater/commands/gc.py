@@ -49,8 +49,8 @@ def gc(config: "Config", selection: str | None, dry_run: bool, yes: bool, form: 
     from headwater.collection import CollectionRequest
 
     if not dry_run:
-        _confirm("this deletes objects that nothing refers to, and applies the archive's retention", selection or "everything", yes)
-    _do(config, CollectionRequest(selection=selection, dry_run=dry_run), form)
+        confirm("this deletes objects that nothing refers to, and applies the archive's retention", selection or "everything", yes)
+    collect(config, CollectionRequest(selection=selection, dry_run=dry_run), form)
 
 
 @click.command()
@@ -77,11 +77,11 @@ def delete_before(config: "Config", selection: str, offset: int, dry_run: bool, 
     if partition is None:
         raise UsageError(f"one partition at a time: {topic}:P")
     if not dry_run:
-        _confirm(f"records of {selection} below {offset} cannot be brought back", topic, yes)
-    _do(config, CollectionRequest(selection=selection, before=offset, dry_run=dry_run), form)
+        confirm(f"records of {selection} below {offset} cannot be brought back", topic, yes)
+    collect(config, CollectionRequest(selection=selection, before=offset, dry_run=dry_run), form)
 
 
-def _confirm(consequence: str, word: str, yes: bool) -> None:
+def confirm(consequence: str, word: str, yes: bool) -> None:
     """A person types the word; a script gives --yes."""
     if yes:
         return
@@ -91,7 +91,7 @@ def _confirm(consequence: str, word: str, yes: bool) -> None:
         raise UsageError("not confirmed; nothing was changed")
 
 
-def _do(config: "Config", request: "CollectionRequest", form: str) -> None:
+def collect(config: "Config", request: "CollectionRequest", form: str) -> None:
     from headwater.collection import run_collection
 
     rows: list[dict[str, Any]] = []

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headwater.columns import Column, as_end, as_size
+from headwater.commands.leftovers import pending
 from headwater.options import IncarnationSelection, configured, parse_incarnation_selection
 from headwater.output import emit, format_option, say
 from headwater_core.errors import CorruptData, ForeignOwner, NotFound, Partial, UnsupportedFormat, UsageError
@@ -59,6 +60,9 @@ def topics() -> None:
 
     A topic that was deleted and created again has several incarnations in the archive, each with its own topic id.
     """
+
+
+topics.add_command(pending)
 
 
 @topics.command("list")

@@ -42,7 +42,7 @@ def test_what_is_committed_is_listed_once_it_is_old_enough(directory: Directory,
     (entry,) = agent.head.entries
     assert ranges(agent.head.entries) == [(0, 7)]
     assert (entry.uid, entry.layout, entry.held_offsets) == (first.uid, "streaming", (0, 7))
-    assert streams(agent.store) >= {entry.key, entry.index_key}
+    assert streams(agent.store) >= {entry.key, entry.key + "-index"}
     assert live_bytes(agent.store, agent.head)[: len(written)] == written
     assert assigned(agent).base_offset == 8, "by the commit that has listed the one before"
     assert agent.head.version == 2

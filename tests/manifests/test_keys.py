@@ -22,7 +22,9 @@ def test_what_is_written_while_it_fills_has_names_without_offsets() -> None:
     key = keys.data(PARTITION, 5, 9, 7, "a" * 32, "streaming")
     assert key == f"{keys.stream_prefix(PARTITION)}0000000007/aaaaaaaa-aaaa-aaaa-aaaa-aaaaaaaaaaaa"
     assert keys.stream_prefix(PARTITION) == keys.data_prefix(PARTITION).replace("data/", "stream/", 1)
-    for each in (key, keys.index(key), key + "-meta"):
+    assert keys.index(key) == ""
+    for each in (key, key + "-index", key + "-meta"):
+        assert keys.beside(each) == key
         assert keys.parse_object(each) == (7, "a" * 32)
         assert keys.home(each) == keys.data_prefix(PARTITION)
         assert keys.partition_of(each) == str(PARTITION)

@@ -79,7 +79,7 @@ def test_an_entry_whose_key_says_no_offsets_says_what_its_object_held() -> None:
 
 def test_such_an_entry_has_the_key_that_its_fence_and_uid_give() -> None:
     other = a_streaming_entry(0, 9)
-    for wrong in ({"fence": 0}, {"uid": "c" * 32}, {"held": None}, {"index_key": other.key + "-meta"}):
+    for wrong in ({"fence": 0}, {"uid": "c" * 32}, {"held": None}, {"index_key": other.key + "-index"}):
         head: Head = a_head(msgspec.structs.replace(other, **wrong))
         with pytest.raises(CorruptData, match="not a key"):
             check_head(head)

@@ -145,7 +145,7 @@ def extras(head: Head, listed: Mapping[str, ObjectInfo], *, before_ms: int) -> I
     pending = {each.uid for each in head.pending if each.is_assigned}
     for key, info in listed.items():
         name = keys.parse_object(key)
-        if key not in named and info.modified_ms < before_ms and (name is None or name.uid not in pending):
+        if keys.beside(key) not in named and info.modified_ms < before_ms and (name is None or name.uid not in pending):
             yield extra(info, advice, topic=head.topic, partition=head.partition)
 
 

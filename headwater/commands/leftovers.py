@@ -1,0 +1,106 @@
+"""`headwater topics pending`: what streaming offload is writing, and what it has left."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headwater.columns import Column, as_size
+from headwater.commands.gc import collect, confirm, yes_option
+from headwater.options import configured, selection_argument
+from headwater.output import emit, format_option, say
+from headwater_core.errors import CorruptData, ForeignOwner, Partial, UnsupportedFormat
+
+if TYPE_CHECKING:
+    from headwater.config import Config
+    from headwater.wiring import Bucket
+    from headwater_core.partition import PartitionId
+    from manifests.head import Head
+
+COLUMNS = (
+    Column("topic", "topic"),
+    Column("partition", "partition", numeric=True),
+    Column("status", "status"),
+    Column("base_offset", "from offset", numeric=True),
+    Column("fence", "fence", numeric=True, leaves=2),
+    Column("objects", "objects", numeric=True),
+    Column("size_bytes", "size", as_size, numeric=True),
+    Column("uid", "uid", leaves=1),
+)
+
+
+@click.command()
+@selection_argument
+@click.option("--remove", is_flag=True, help="Also collect what is left, as `headwater gc` does.")
+@yes_option
+@format_option
+@configured
+def pending(config: "Config", selection: str | None, remove: bool, yes: bool, form: str) -> None:
+    """List what is pending in the manifests, and what streaming offload has left in the bucket.
+
+    assigned is being written, or will be; failed is written again under another name; left is in the bucket and nothing lists it. Nothing
+    of all that is part of the archive. With --remove what is left is deleted once it has been so for archival.reader_lease (24 h).
+
+    \b
+    Example:
+      headwater topics pending orders.placed
+
+    \b
+    Exit codes:
+      0  all is listed
+      3  some manifests cannot be read; stderr names them
+    """
+    from headwater.wiring import open_bucket
+
+    problems: list[str] = []
+    emit(form, COLUMNS, _rows(open_bucket(config), selection, problems))
+    for each in problems:
+        say(f"not shown: {each}")
+    if remove:
+        from headwater.collection import CollectionRequest
+
+        confirm("this deletes objects that nothing refers to, and applies the archive's retention", selection or "everything", yes)
+        collect(config, CollectionRequest(selection=selection), form)
+    if problems:
+        raise Partial(f"{len(problems)} manifests in the archive cannot be read; `headwater verify` shows what is wrong")
+
+
+def _rows(bucket: "Bucket", selection: str | None, problems: list[str]) -> Iterator[dict[str, Any]]:
+    from headwater.options import parse_selection
+    from headwater.wiring import load_head
+    from manifests.head import may_have_streams
+
+    topic, number = parse_selection(selection) if selection else (None, None)
+    for each in bucket.manifests.incarnations(topic):
+        for partition in bucket.manifests.partitions(each.topic, each.topic_id):
+            if number not in (None, partition.partition):
+                continue
+            try:
+                head = load_head(bucket, partition)
+            except (CorruptData, ForeignOwner, UnsupportedFormat) as error:
+                problems.append(f"{partition}: {error}")
+                continue
+            if head is not None and may_have_streams(head):
+                yield from _rows_of(bucket, partition, head)
+
+
+def _rows_of(bucket: "Bucket", partition: "PartitionId", head: "Head") -> Iterator[dict[str, Any]]:
+    from manifests import keys
+
+    stored: dict[str, list[int]] = {}
+    fences: dict[str, int] = {}
+    for info in bucket.store.list(keys.stream_prefix(partition)):
+        if (name := keys.parse_object(info.key)) is not None:
+            stored.setdefault(name.uid, []).append(info.size_bytes)
+            fences[name.uid] = name.fence
+    place = {"topic": partition.topic, "topic_id": partition.topic_id, "partition": partition.partition}
+    for each in head.pending:
+        sizes = stored.pop(each.uid, [])
+        facts = {"status": each.status, "base_offset": each.base_offset, "fence": each.fence, "layout": each.layout}
+        times = {"assigned_ms": each.assigned_ms, "failed_ms": each.failed_ms}
+        yield place | facts | times | {"objects": len(sizes), "size_bytes": sum(sizes), "uid": each.uid}
+    listed = {entry.uid for entry in (*head.entries, *head.superseded)}
+    for uid, sizes in sorted(stored.items()):
+        if uid not in listed:
+            facts = {"status": "left", "base_offset": None, "fence": fences[uid], "layout": "streaming"}
+            yield place | facts | {"assigned_ms": 0, "failed_ms": None, "objects": len(sizes), "size_bytes": sum(sizes), "uid": uid}
