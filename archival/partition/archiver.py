@@ -61,7 +61,6 @@ MILESTONES = (
     "archive.claimed",
     "archive.scanned",
     "archive.uploaded",
-    "stream.closed",
     "archive.committed",
     "archive.announced",
 )

@@ -27,6 +27,10 @@ from manifests.entry_tree import EntryTree
 from manifests.head import Head
 
 
+MILESTONES = ("stream.begun", "stream.sent", "stream.uploaded", "stream.closed")
+"""The points that an object passes, in order; the second after each look at the log."""
+
+
 class StreamEquipment(Protocol):
     """What it takes of an archiver's."""
 
@@ -93,6 +97,7 @@ class PartitionStreams:
         assert policy.stream is not None
         if self._stream is None:
             self._stream = self._begin(head, uploads)
+            milestones.reached("stream.begun")
         stream = self._stream
         try:
             if not stream.is_closed:
@@ -102,6 +107,7 @@ class PartitionStreams:
                     stream.release()
                     return None
                 stream.send()
+                milestones.reached("stream.sent")
             if not stream.size_bytes:
                 return "nothing of it is a whole batch, or the offload buffer is full"
             if not stream.is_closed:

@@ -14,7 +14,7 @@ import pytest
 import recovery
 from archival.collection import collector
 from archival.config import ArchivalConfig
-from archival.partition import archiver, release
+from archival.partition import archiver, release, streams
 from headwater import cli
 from headwater.session import RUNS_MAX
 from headwater_core.objectstore.directory import DirectoryStore
@@ -37,6 +37,7 @@ ARCHIVE_KILLS = (
     *(f"{step}:{times}" for step in ("archive.uploaded", "release.log_unlinked") for times in (2, 5)),
     *(f"{step}:{times}" for step in DIRECTORY_STEPS for times in (12, 45)),  # a topic's first documents; heads and data
 )
+STREAM_KILLS = (*streams.MILESTONES, "stream.uploaded:3", "stream.closed:3", "archive.claimed:2", "archive.committed:3", "directory.named:20")
 COLLECT_KILLS = (*collector.MILESTONES, "collect.deleted:3", "collect.committed:2")
 RECOVER_KILLS = (*recovery.MILESTONES, "recover.fetched:7", f"recover.placed:{SEGMENTS}")
 
@@ -58,11 +59,11 @@ def heads(stage: Stage) -> list[Head]:
 
 
 def test_every_step_that_the_code_names_is_walked() -> None:
-    quoted = re.compile(r'"((?:archive|release|recover|directory|collect)\.[a-z_]+)"')
+    quoted = re.compile(r'"((?:archive|release|recover|directory|collect|stream)\.[a-z_]+)"')
     sources = [path for package in ("archival", "headwater_core", "recovery") for path in (ROOT / package).rglob("*.py")]
     named = {name for path in sources if "milestones" in (text := path.read_text()) for name in quoted.findall(text)}
     beside_a_broker = {"release.requested"}  # the simulation and the peer tests walk it
-    assert named - beside_a_broker == {kill.partition(":")[0] for kill in (*ARCHIVE_KILLS, *RECOVER_KILLS, *COLLECT_KILLS)}
+    assert named - beside_a_broker == {kill.partition(":")[0] for kill in (*ARCHIVE_KILLS, *STREAM_KILLS, *RECOVER_KILLS, *COLLECT_KILLS)}
     calls = re.compile(r"milestones\.reached\(")
     callers = {path.parts[len(ROOT.parts)] for path in ROOT.glob("[a-z]*/**/*.py") if calls.search(path.read_text())}
     assert callers - {"tests", "headwater"} == {"archival", "headwater_core", "recovery"}  # the tests of the pipeline walk its own
@@ -146,6 +147,26 @@ def test_killed_at_each_step_one_after_the_other(stage: Stage) -> None:
         killed(stage, step, *FLUSH, "--log-dir", str(log))
     assert stage.run(*FLUSH, log=log).code == 0
     assert_whole(stage, log, len(deaths))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kill", STREAM_KILLS)
+def test_killed_while_it_streams(stage: Stage, kill: str) -> None:
+    """What a process was writing is written again by the next one, and every record is there once."""
+    log, streaming = a_sample_log(stage.root), (*FLUSH, "--set", "archival.offload=streaming")
+    killed(stage, kill, *streaming, "--log-dir", str(log))
+    assert read(stage, "read_uncommitted", log) == sample_records("read_uncommitted")
+    again = stage.run(*streaming, log=log)
+    assert again.code == 0, again.err
+    assert stage.run("verify", "--data", log=log).code == 0
+    found = heads(stage)
+    assert "streaming" in {entry.layout for head in found for entry in head.entries}
+    assert all(head.pending[-1].is_assigned for head in found if head.pending)
+    for head in found:
+        assert not any(entry.gap for entry in head.entries)
+        assert all(entry.next_offset == after.base_offset for entry, after in zip(head.entries, tuple(head.entries)[1:], strict=False))
+    assert read(stage, "read_committed", log) == sample_records("read_committed")
+    assert read(stage, "read_uncommitted", None) == sample_records("read_uncommitted")
 
 
 @pytest.mark.slow
