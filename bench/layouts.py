@@ -16,6 +16,7 @@ from random import Random
 from time import perf_counter, process_time
 from types import SimpleNamespace
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from rich.console import Console
 from rich.table import Table
@@ -24,6 +25,7 @@ from bench.servers import running_server
 from headwater_core.layouts import NewRun, Offloaded, Offloader, open_layout
 from headwater_core.layouts.blocks import BlocksLayout
 from headwater_core.layouts.segment import SegmentLayout
+from headwater_core.layouts.streaming import StreamingLayout
 from headwater_core.objectstore.directory import DirectoryStore
 from headwater_core.objectstore.s3 import S3Store
 from headwater_core.objectstore.store import ObjectStore
@@ -37,7 +39,11 @@ from tests.headwater_core.segments.builders import a_batch
 MIB = 1 << 20
 CHUNK_BYTES = 4 * MIB
 PARTITION = PartitionId("bench", "8oKxBSxSTqiNSI4eyBDMxw", 0, "bench")
-LAYOUTS: dict[str, Callable[[], Offloader]] = {"segment": SegmentLayout, "blocks": BlocksLayout}  # a new one remembers nothing
+LAYOUTS: dict[str, Callable[[], Offloader]] = {  # a new one remembers nothing
+    "segment": SegmentLayout,
+    "blocks": BlocksLayout,
+    "streaming": StreamingLayout,
+}
 
 
 class Cost(NamedTuple):
@@ -135,7 +141,7 @@ def main() -> None:
             costs: dict[str, list[Cost]] = {name: [] for name in LAYOUTS}
             for number in range(arguments.rounds):
                 for name in LAYOUTS:
-                    costs[name].append(measure(store, path, name, f"data/{batch_bytes}-{number}-{name}", forget))
+                    costs[name].append(measure(store, path, name, f"data/{name}/{UUID(int=batch_bytes << 8 | number)}", forget))
             best = {name: [min(column) for column in zip(*found, strict=True)] for name, found in costs.items()}
             for name, (write_s, read_s, write_cpu_s, read_cpu_s, gets) in best.items():
                 native = best["segment"]

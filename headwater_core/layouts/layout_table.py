@@ -7,10 +7,11 @@ from headwater_core.errors import UnsupportedFormat
 from headwater_core.layouts.blocks import BlocksLayout
 from headwater_core.layouts.offloader import NewRun, Offloader, StoredRun
 from headwater_core.layouts.segment import SegmentLayout
+from headwater_core.layouts.streaming import StreamingLayout
 from headwater_core.objectstore.store import ObjectStore
 
-_LAYOUTS: dict[str, Offloader] = {layout.name: layout for layout in (SegmentLayout(), BlocksLayout())}
-LAYOUT_NAMES = tuple(sorted(_LAYOUTS))
+_LAYOUTS: dict[str, Offloader] = {layout.name: layout for layout in (SegmentLayout(), BlocksLayout(), StreamingLayout())}
+LAYOUT_NAMES = tuple(sorted(_LAYOUTS.keys() - {StreamingLayout.name}))  # as runs are archived segment by segment
 
 
 class NoOffloader:
@@ -31,7 +32,7 @@ class NoOffloader:
         self._refuse()
 
     def _refuse(self) -> NoReturn:
-        raise UnsupportedFormat(f"no offloader for layout {self.name[:40]!r}; this version knows {', '.join(LAYOUT_NAMES)}")
+        raise UnsupportedFormat(f"no offloader for layout {self.name[:40]!r}; this version knows {', '.join(sorted(_LAYOUTS))}")
 
 
 def open_layout(name: str) -> Offloader:

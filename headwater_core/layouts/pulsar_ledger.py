@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from headwater_core.errors import CorruptData, TruncatedData, UnsupportedFormat
+from headwater_core.layouts.object_window import WINDOW_BYTES, ObjectWindow
 from headwater_core.layouts.protobuf import content, fields, signed
 from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, ObjectStore
 
@@ -22,7 +23,6 @@ _BLOCK_HEADER = struct.Struct(">4sQQQ")  # magic, header bytes, block bytes, fir
 _FRAME = struct.Struct(">iQ")  # entry bytes, entry id
 _PAD = bytes.fromhex("FEDCDEAD")
 _HEADER_BYTES_MAX = 4096
-_WINDOW_BYTES = 1 << 20
 _ENTRY_BYTES_MAX = 256 << 20  # of an entry that is held at once: Pulsar's own limit is 5 MiB, and few raise it
 _KEY = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-ledger-([0-9]{1,19})(-index)?")
 
@@ -164,7 +164,7 @@ class PulsarLedger:
         if number + 1 < len(self.index.blocks) and block.position + size_bytes != self.index.blocks[number + 1].position:
             raise CorruptData(self._key, block.position, f"a block of {size_bytes} bytes; the index has the next one elsewhere")
         end = block.position + size_bytes
-        window = _Window(self._store, self._key, block.position + header_bytes, end)
+        window = ObjectWindow(self._store, self._key, block.position + header_bytes, end)
         expected = first_entry_id
         while window.position < end:
             left = end - window.position
@@ -178,11 +178,11 @@ class PulsarLedger:
             yield LedgerEntry(entry_id, window.take(entry_bytes))
             expected += 1
 
-    def _check_padding(self, window: "_Window", size_bytes: int) -> None:
+    def _check_padding(self, window: ObjectWindow, size_bytes: int) -> None:
         begun = window.position
         while window.position < begun + size_bytes:
             at = window.position
-            piece = window.take(min(_WINDOW_BYTES, begun + size_bytes - at))
+            piece = window.take(min(WINDOW_BYTES, begun + size_bytes - at))
             if piece != (_PAD * (len(piece) // 4 + 1))[: len(piece)]:  # a window is a multiple of it
                 raise CorruptData(self._key, at, "neither an entry nor padding")
 
@@ -191,30 +191,3 @@ class PulsarLedger:
         version = self._store.read_into(key, memoryview(bytearray(1)), start=0).get(VERSION_NAME, VERSION)
         if version != VERSION:
             raise UnsupportedFormat(f"{key} is of version {version[:40]!r} of Pulsar's offload format; this version reads {VERSION}")
-
-
-class _Window:
-    """object[position:end], read in ranges of a window's size or of what is wanted at once."""
-
-    def __init__(self, store: ObjectStore, key: str, position: int, end: int) -> None:
-        self._store, self._key, self._end = store, key, end
-        self.position = position
-        self._held = memoryview(b"")
-
-    def peek(self, size_bytes: int) -> memoryview:
-        """So many bytes. Each range is at most as long as what came before it: what is claimed and not there takes no memory."""
-        while len(self._held) < size_bytes:
-            left = len(self._held)
-            start = self.position + left
-            size = min(max(_WINDOW_BYTES - left, min(left, size_bytes - left)), self._end - start)
-            fresh = memoryview(bytearray(left + size))
-            fresh[:left] = self._held
-            self._store.read_into(self._key, fresh[left:], start=start)
-            self._held = fresh
-        return self._held[:size_bytes]
-
-    def take(self, size_bytes: int) -> bytes:
-        found = bytes(self.peek(size_bytes))
-        self.position += size_bytes
-        self._held = self._held[size_bytes:]
-        return found

@@ -133,10 +133,6 @@ class Archived:
             expected = replace(expected, size_bytes=len(self.run), points=expected.points._replace(positions=points.positions))
         return are_there and found == expected
 
-    @property
-    def held_keys(self) -> list[str]:
-        return [key for key in (self.stored.key, self.stored.index_key) if key]
-
 
 class OffloaderContract:
     """What every layout does. See the module."""
@@ -150,6 +146,10 @@ class OffloaderContract:
         done = self._offload(layout, store, io.BytesIO(run), scan)
         archived = Archived(layout, store, run[start:], scan, self.stored(layout, done), done)
         return archived if layout.preserves_batches else replace(archived, run=archived.read(0, archived.stored.run_bytes))
+
+    def held_keys(self, archived: Archived) -> list[str]:
+        """The objects of a run, each of which is damaged in turn."""
+        return [key for key in (archived.stored.key, archived.stored.index_key) if key]
 
     def stored(self, layout: Offloader, done: Offloaded) -> StoredRun:
         """What a manifest entry would say."""
@@ -227,7 +227,7 @@ class OffloaderContract:
 
     def test_each_truncation_and_each_flipped_bit_of_a_small_object_is_noticed(self, layout: Offloader, store: ObjectStore) -> None:
         archived = self.offload(layout, store, a_run(4, value_bytes=8))
-        for key in archived.held_keys:
+        for key in self.held_keys(archived):
             content = store.get(key)[0]
             for size_bytes in range(len(content)):
                 assert _altered(archived, key, content[:size_bytes]).examine() != "", f"{key} cut to {size_bytes} of {len(content)} bytes"
@@ -239,7 +239,7 @@ class OffloaderContract:
 
     def test_every_truncation_is_noticed(self, layout: Offloader, store: ObjectStore) -> None:
         archived = self.offload(layout, store)
-        for key in archived.held_keys:
+        for key in self.held_keys(archived):
             content = store.get(key)[0]
             for size_bytes in _places(len(content)):
                 self._replace(store, key, content[:size_bytes])
@@ -249,7 +249,7 @@ class OffloaderContract:
 
     def test_every_flipped_bit_is_noticed(self, layout: Offloader, store: ObjectStore) -> None:
         archived = self.offload(layout, store)
-        for key in archived.held_keys:
+        for key in self.held_keys(archived):
             content = store.get(key)[0]
             for at in _places(len(content)):
                 self._replace(store, key, content[:at] + bytes([content[at] ^ (1 << at % 8)]) + content[at + 1 :])

@@ -120,9 +120,9 @@ class _GuardedGrowth:
     def key(self) -> str:
         return self._inner.key
 
-    def send(self, number: int, content: bytes | bytearray | memoryview, *, start: int) -> None:
+    def send(self, number: int, content: bytes | bytearray | memoryview, *, start: int) -> int:
         with self._guard():
-            self._inner.send(number, content, start=start)
+            return self._inner.send(number, content, start=start)
 
     def complete(self, rest: bytes | bytearray | memoryview) -> str:
         with self._guard():

@@ -115,9 +115,9 @@ class GrowingObject(Protocol):
     @property
     def key(self) -> str: ...
 
-    def send(self, number: int, content: bytes | bytearray | memoryview, *, start: int) -> None:
+    def send(self, number: int, content: bytes | bytearray | memoryview, *, start: int) -> int:
         """Part `number`, from 1 on, which begins at byte `start` of the object. Parts may go in any order and at the same time, and
-        be sent again. All have at least the store's part_bytes_min bytes. Returns when the store has it.
+        be sent again. All have at least the store's part_bytes_min bytes. Returns the CRC-64/NVME of it, when the store has it.
         """
         ...
 

@@ -263,10 +263,11 @@ class _MeteredGrowth:
     def key(self) -> str:
         return self._inner.key
 
-    def send(self, number: int, content: bytes | bytearray | memoryview, *, start: int) -> None:
+    def send(self, number: int, content: bytes | bytearray | memoryview, *, start: int) -> int:
         with self._called("send") as call:
-            self._inner.send(number, content, start=start)
+            checksum = self._inner.send(number, content, start=start)
             call.sent_bytes = len(content)
+        return checksum
 
     def complete(self, rest: bytes | bytearray | memoryview) -> str:
         with self._called("complete") as call:

@@ -26,18 +26,26 @@ def lengths_of(run: memoryview, at: int, end: int, lengths: "array[int]") -> tup
     return at, found
 
 
-def framed(run: memoryview, lead: int, lengths: "array[int]", first_id: int | None = None) -> bytes | bytearray:
-    """`run`, of which `lead` bytes continue a batch, with a frame before each batch: FRAME, or ID_FRAME from `first_id` on."""
-    if first_id is None and stretch.put_frames is not None:
+def framed(run: memoryview, lead: int, lengths: "array[int]") -> bytes | bytearray:
+    """`run`, of which `lead` bytes continue a batch, with a FRAME before each batch."""
+    if stretch.put_frames is not None:
         made = bytearray(len(run) + FRAME.size * len(lengths))
         stretch.put_frames(run, lead, lengths, made)
         return made
-    if first_id is not None and stretch.put_id_frames is not None:
-        made = bytearray(len(run) + ID_FRAME.size * len(lengths))
-        stretch.put_id_frames(run, lead, lengths, made, first_id)
-        return made
     at, parts = lead, list[bytes | memoryview]([run[:lead]])
-    for number, length in enumerate(lengths):
-        parts += (FRAME.pack(length) if first_id is None else ID_FRAME.pack(length, first_id + number), run[at : at + length])
+    for length in lengths:
+        parts += (FRAME.pack(length), run[at : at + length])
         at += length
     return b"".join(parts)
+
+
+def put_id_framed(run: memoryview, lengths: "array[int]", first_id: int, into: memoryview) -> int:
+    """Fill `into` with the batches of `run`, each behind an ID_FRAME; how many bytes these are. Ids count up from `first_id`."""
+    if stretch.put_id_frames is not None:
+        return stretch.put_id_frames(run, 0, lengths, into, first_id)
+    at = filled = 0
+    for number, length in enumerate(lengths):
+        into[filled : filled + ID_FRAME.size] = ID_FRAME.pack(length, first_id + number)
+        into[filled + ID_FRAME.size : filled + ID_FRAME.size + length] = run[at : at + length]
+        at, filled = at + length, filled + ID_FRAME.size + length
+    return filled

@@ -72,7 +72,7 @@ put_frames: "Callable[[memoryview, int, array[int], bytearray], int] | None" = c
 """(run, lead, lengths, frames) -> how many bytes of `frames` were filled: all of `run`, of which `lead` bytes continue a batch, with a
 frame before each batch. Raises ValueError for lengths that are not of these bytes.
 """
-put_id_frames: "Callable[[memoryview, int, array[int], bytearray, int], int] | None" = compiled.put_id_frames if _IS_COMPILED else None
+put_id_frames: "Callable[[memoryview, int, array[int], memoryview, int], int] | None" = compiled.put_id_frames if _IS_COMPILED else None
 """As put_frames, with ids in the frames that count up from the last argument."""
 take_id_frames: Callable[[memoryview, int, int, memoryview, int], tuple[int, int, int]] | None = (
     compiled.take_id_frames if _IS_COMPILED else None

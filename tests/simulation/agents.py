@@ -574,8 +574,8 @@ class _PausingGrowth:
     def key(self) -> str:
         return self._inner.key
 
-    def send(self, number: int, content: bytes | bytearray | memoryview, *, start: int) -> None:
-        self._paused("send", lambda: self._inner.send(number, content, start=start))
+    def send(self, number: int, content: bytes | bytearray | memoryview, *, start: int) -> int:
+        return int(self._paused("send", lambda: self._inner.send(number, content, start=start)))
 
     def complete(self, rest: bytes | bytearray | memoryview) -> str:
         return str(self._paused("complete", lambda: self._inner.complete(rest)))

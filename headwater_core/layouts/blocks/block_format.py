@@ -4,12 +4,11 @@ import struct
 from array import array
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import NamedTuple
 
 from headwater_core.errors import CorruptData, TruncatedData, UnsupportedFormat
+from headwater_core.layouts.run_maps import Block, RunMap
 from headwater_core.layouts.segment_metadata import Point, RunFacts, decode_segment_metadata, encode_segment_metadata, shown_points
 from headwater_core.segments.batch_frames import FRAME
-from headwater_core.segments.runindex import RunIndex
 
 VERSION = "1"
 BLOCK_BYTES = 64 << 20
@@ -23,31 +22,16 @@ BLOCKS_MAX = 9_999  # a multipart upload has at most 10,000 parts, of which the 
 FIRST_PART = 2  # part 1 is the index
 
 
-class Block(NamedTuple):
-    """One block. position: of its header in the object."""
-
-    first_entry_id: int
-    position: int
-    size_bytes: int
-
-
-class BlockMap(NamedTuple):
-    """What a reader knows of an object before it reads any block.
-
-    frames       position in the object of the frame of each point of `run_index`
-    index_bytes  of the object's index, padding included: there the first block begins
-    """
-
-    run_index: RunIndex
-    frames: "array[int]"
-    blocks: tuple[Block, ...]
-    index_bytes: int
-
-
 def pad(size_bytes: int, phase: int = 0) -> bytes:
     """`size_bytes` of padding, of which `phase` bytes came before."""
     shift = phase % len(PAD)
     return (PAD * (-(-(size_bytes + shift) // len(PAD))))[shift : shift + size_bytes]
+
+
+def entries_of(header: memoryview, block: Block) -> int | None:
+    """How many entries a header says that `block` has; None when it is another one's."""
+    magic, size_bytes, entries, first_entry_id = BLOCK_HEADER.unpack(header)
+    return int(entries) if (magic, size_bytes, first_entry_id) == (BLOCK_MAGIC, block.size_bytes, block.first_entry_id) else None
 
 
 def encode_block_index(
@@ -72,7 +56,7 @@ def encode_block_index(
     return INDEX_HEADER.pack(INDEX_MAGIC, total, len(blocks), len(metadata)) + metadata + table + pad(total - real), real
 
 
-def decode_block_index(raw: memoryview, size_bytes: int, where: str) -> BlockMap:
+def decode_block_index(raw: memoryview, size_bytes: int, where: str) -> RunMap:
     """The index of an object of `size_bytes` bytes; `raw` is it without its padding. Every value is checked against the others.
 
     Raises UnsupportedFormat for another version, TruncatedData, CorruptData.
@@ -101,4 +85,4 @@ def decode_block_index(raw: memoryview, size_bytes: int, where: str) -> BlockMap
     index, frames = said.run_index, array("q", (total + position for position in said.positions))
     if frames[0] != total + BLOCK_HEADER.size or frames[-1] >= size_bytes or any(b <= a for a, b in pairwise(frames)):
         raise CorruptData(where, INDEX_HEADER.size, "positions out of order")
-    return BlockMap(index, frames, tuple(blocks), total)
+    return RunMap(index, frames, tuple(blocks), total, array("q"))

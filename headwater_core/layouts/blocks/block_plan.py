@@ -6,8 +6,9 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from headwater_core.errors import SourceChanged
-from headwater_core.layouts.blocks.block_format import BLOCK_HEADER, BLOCK_MAGIC, Block
-from headwater_core.layouts.blocks.run_source import RunSource, space_for
+from headwater_core.layouts.blocks.block_format import BLOCK_HEADER, BLOCK_MAGIC
+from headwater_core.layouts.run_maps import Block
+from headwater_core.layouts.run_source import RunSource, space_for
 from headwater_core.segments.batch_frames import FRAME, lengths_of
 from headwater_core.segments.batches import LENGTH_FROM
 from headwater_core.segments.run_scan import RunScan

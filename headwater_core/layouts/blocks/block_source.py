@@ -8,7 +8,7 @@ from typing import BinaryIO, NamedTuple, cast
 from headwater_core.errors import SourceChanged
 from headwater_core.layouts.blocks.block_format import pad
 from headwater_core.layouts.blocks.block_plan import BlockPlan, PlannedBlock
-from headwater_core.layouts.blocks.run_source import WINDOW_BYTES, RunSource, windows
+from headwater_core.layouts.run_source import WINDOW_BYTES, RunSource, windows
 from headwater_core.objectstore.digest import Digest
 
 

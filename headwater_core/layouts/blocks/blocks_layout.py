@@ -8,18 +8,19 @@ from headwater_core import VERSION as SOFTWARE_VERSION
 from headwater_core.errors import CorruptData, UnsupportedFormat
 from headwater_core.layouts.blocks.block_format import (
     BLOCK_BYTES,
+    BLOCK_HEADER,
     VERSION,
-    BlockMap,
     decode_block_index,
     encode_block_index,
+    entries_of,
     pad,
 )
-from headwater_core.layouts.blocks.block_maps import BlockMaps
 from headwater_core.layouts.blocks.block_plan import plan_blocks
 from headwater_core.layouts.blocks.block_source import BlockSource
-from headwater_core.layouts.blocks.block_stream import check_last_count, stream_run
-from headwater_core.layouts.blocks.run_source import RunSource
+from headwater_core.layouts.frame_stream import FrameForm, check_last_count, stream_run
 from headwater_core.layouts.offloader import NewRun, Offloaded, StoredRun
+from headwater_core.layouts.run_maps import RunMap, RunMaps
+from headwater_core.layouts.run_source import RunSource
 from headwater_core.layouts.segment_metadata import RunFacts
 from headwater_core.objectstore.confirmed_put import put_all_confirmed
 from headwater_core.objectstore.digest import digest_of
@@ -29,6 +30,7 @@ from headwater_core.segments.runindex import RunIndex, encode_index
 
 _PIECE_BYTES = 1 << 20
 _VERSION_NAME = "headwater-blocks-version"
+FORM = FrameForm(BLOCK_HEADER.size, has_ids=False, pad=pad, entries_of=entries_of)
 
 
 class BlocksLayout:
@@ -42,7 +44,7 @@ class BlocksLayout:
 
     def __init__(self, block_bytes: int = BLOCK_BYTES) -> None:
         self._block_bytes = block_bytes
-        self._maps = BlockMaps()
+        self._maps = RunMaps()
 
     def offload(self, store: ObjectStore, runs: Sequence[NewRun], extra_metadata: Mapping[str, str]) -> list[Offloaded]:
         prepared = [self._prepare(store, run, extra_metadata) for run in runs]
@@ -111,7 +113,7 @@ def _offloaded(scan: RunScan, content: BlockSource, context: dict[str, str]) -> 
 class _BlocksReader:
     """Asks for the object's index only when it is not remembered."""
 
-    def __init__(self, store: ObjectStore, run: StoredRun, maps: BlockMaps) -> None:
+    def __init__(self, store: ObjectStore, run: StoredRun, maps: RunMaps) -> None:
         self._store, self._run, self._maps = store, run, maps
         version = run.context.get("version", "")
         if version != VERSION:
@@ -128,7 +130,7 @@ class _BlocksReader:
 
     def stream_into(self, buffers: Sequence[memoryview], start: int) -> Generator[None, None, None]:
         found = self._maps.get(self._run.key, self._index_digest) or self._read_map()
-        return stream_run(found, self._run.size_bytes, self._fetch, buffers, start, self._run.key)
+        return stream_run(FORM, found, self._run.size_bytes, self._fetch, buffers, start, self._run.key)
 
     def _fetch(self, pieces: Sequence[memoryview], start: int) -> Generator[None, None, None]:
         return self._store.stream_into(self._run.key, pieces, start=start)
@@ -136,7 +138,7 @@ class _BlocksReader:
     def read_index(self) -> RunIndex:
         return self._read_map().run_index
 
-    def _read_map(self) -> BlockMap:
+    def _read_map(self) -> RunMap:
         """By one request, without the padding."""
         key, run = self._run.key, self._run
         if not 0 < self._index_bytes <= DOCUMENT_BYTES_MAX:
@@ -163,4 +165,4 @@ class _BlocksReader:
             self._store.read_into(self._run.key, some, start=start)
             if some != pad(len(some)):
                 raise CorruptData(self._run.key, start, "no padding after the index")
-        check_last_count(found, self._run.size_bytes, self._fetch, self._run.key)
+        check_last_count(FORM, found, self._run.size_bytes, self._fetch, self._run.key)

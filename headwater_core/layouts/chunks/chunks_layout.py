@@ -9,11 +9,11 @@ from itertools import groupby
 from typing import BinaryIO, NamedTuple, cast
 
 from headwater_core.errors import CorruptData, SourceChanged, TruncatedData, UnknownOutcome, UnsupportedFormat, UsageError
-from headwater_core.layouts.blocks.run_source import RunSource
 from headwater_core.layouts.chunks.chunk_names import Variant
 from headwater_core.layouts.chunks.chunk_segment import CHUNK_BYTES
 from headwater_core.layouts.chunks.consolidation import VERSION
 from headwater_core.layouts.offloader import NewRun, Offloaded, StoredRun
+from headwater_core.layouts.run_source import RunSource
 from headwater_core.layouts.segment import read_index_object
 from headwater_core.objectstore.confirmed_put import put_all_confirmed
 from headwater_core.objectstore.digest import Digest, digest_of

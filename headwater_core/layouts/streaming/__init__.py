@@ -2,6 +2,7 @@
 
 from headwater_core.layouts.streaming.offload_buffer import EntryPosition, FileExtent, LedgerEntries, OfferResult, OffloadBudget
 from headwater_core.layouts.streaming.offload_handle import NewStream, OffloadHandle, OffloadResult
+from headwater_core.layouts.streaming.streaming_layout import StreamingLayout
 from headwater_core.layouts.streaming.streaming_offloader import StreamingOffloader
 
 __all__ = [
@@ -13,5 +14,6 @@ __all__ = [
     "OffloadBudget",
     "OffloadHandle",
     "OffloadResult",
+    "StreamingLayout",
     "StreamingOffloader",
 ]

@@ -5,7 +5,7 @@ import threading
 from array import array
 from collections import deque
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from headwater_core.errors import SourceChanged, UsageError
 from headwater_core.files import error_kind
@@ -23,10 +23,16 @@ class EntryPosition(NamedTuple):
     entry_id: int
 
 
+class ReadsAt(Protocol):
+    """What has no descriptor and can be read at any position, as RunSource."""
+
+    def read_at(self, window: memoryview, position: int) -> int: ...
+
+
 class FileExtent(NamedTuple):
     """Bytes of a file. They are read when they are sent, so the descriptor stays open until then: see OffloadHandle.unsent_from."""
 
-    fd: int
+    fd: int | ReadsAt
     position: int
     size_bytes: int
 
@@ -36,7 +42,7 @@ class LedgerEntries(NamedTuple):
 
     ledger_id: int
     entry_id: int
-    content: bytes | FileExtent
+    content: bytes | memoryview | FileExtent
     entry_count: int = 1
 
     @property
@@ -123,7 +129,7 @@ def after(entries: LedgerEntries, window: BatchWindow) -> LedgerEntries | None:
         return None
     content = entries.content
     if isinstance(content, FileExtent):
-        rest: bytes | FileExtent = FileExtent(content.fd, content.position + used, content.size_bytes - used)
+        rest: bytes | memoryview | FileExtent = FileExtent(content.fd, content.position + used, content.size_bytes - used)
     else:
         rest = content[used:]
     return LedgerEntries(entries.ledger_id, entries.entry_id + len(window.lengths), rest, count)
@@ -136,7 +142,9 @@ def _read(entries: LedgerEntries, size_bytes: int, where: str) -> memoryview:
     view, filled = memoryview(bytearray(size_bytes)), 0
     while filled < size_bytes:
         try:
-            count = os.preadv(content.fd, [view[filled:]], content.position + filled)
+            piece, position = view[filled:], content.position + filled
+            fd = content.fd
+            count = os.preadv(fd, [piece], position) if isinstance(fd, int) else fd.read_at(piece, position)
         except OSError as error:
             raise error_kind(error)(f"{where}: {error.strerror} while reading ledger {entries.ledger_id}") from error
         if not count:

@@ -182,6 +182,12 @@ class OffloadHandle:
         return self._broken
 
     @property
+    def has_part(self) -> bool:
+        """Has `send_part` something to do?"""
+        with self._lock:
+            return bool(self._failed) or self._cutter.has_part
+
+    @property
     def unsent_from(self) -> EntryPosition | None:
         """The first entry that may be read again: descriptors of earlier ledgers may be closed. None when all has been sent."""
         with self._lock:
@@ -246,9 +252,9 @@ class OffloadHandle:
         self._unsent[part.number] = part
         return part
 
-    def _cut(self) -> StreamPart:
+    def _cut(self, *, is_last: bool = False) -> StreamPart:
         try:
-            return self._cutter.cut()
+            return self._cutter.cut(is_last=is_last)
         except HeadwaterError as error:
             self._broken = error
             raise
@@ -257,7 +263,7 @@ class OffloadHandle:
         try:
             content = part_content(part, self._new.key)
             self._pace(len(content))
-            self._growing.send(part.number, content, start=part.start)
+            checksum = self._growing.send(part.number, content, start=part.start)
         except TransientError as error:
             with self._lock:
                 if isinstance(error, SourceChanged):
@@ -271,12 +277,10 @@ class OffloadHandle:
                 self._failed.add(part.number)
             raise
         with self._lock:
-            self._sent(part, content)
+            self._sent(part, checksum)
 
-    def _sent(self, part: StreamPart, content: bytes | bytearray) -> None:
-        digest = Digest()
-        digest.update(content)
-        self._digests[part.number] = digest.value, digest.size_bytes
+    def _sent(self, part: StreamPart, checksum: int) -> None:
+        self._digests[part.number] = checksum, part.size_bytes
         if self._unsent.pop(part.number, None) is not None:
             self._release(part)
 
@@ -306,7 +310,8 @@ class OffloadHandle:
             if self._unsent:
                 raise TransientError(f"{self._new.key}: {len(self._unsent)} parts are in flight")
             if self._rest is None and self._buffer.first is not None:
-                self._rest = self._cut()
+                self._rest = self._cut(is_last=True)  # of less than a part, but for frames and headers
+            scan = self._scan_result()
         rest = b"" if self._rest is None else part_content(self._rest, self._new.key)
         digest = Digest()
         for number in sorted(self._digests):
@@ -319,10 +324,17 @@ class OffloadHandle:
             with self._lock:
                 self._release(self._rest)
                 self._rest = self._rest._replace(held_bytes=0)
-        return self._make_index(digest)
+        return self._make_index(digest, scan)
 
-    def _make_index(self, digest: Digest) -> tuple[OffloadResult, Offloaded, RunScan]:
-        new, cutter, scan = self._new, self._cutter, self._scan.result()
+    def _scan_result(self) -> RunScan:
+        try:
+            return self._scan.result()
+        except HeadwaterError as error:
+            self._broken = error
+            raise
+
+    def _make_index(self, digest: Digest, scan: RunScan) -> tuple[OffloadResult, Offloaded, RunScan]:
+        new, cutter = self._new, self._cutter
         begin, last = self._begin, self._buffer.last
         assert begin is not None
         assert last is not None

@@ -6,10 +6,10 @@ from itertools import accumulate
 from typing import NamedTuple, Protocol
 
 from headwater_core.errors import SourceChanged
-from headwater_core.layouts.streaming.offload_buffer import WINDOW_BYTES, LedgerEntries, OffloadBuffer, after, read_window
+from headwater_core.layouts.streaming.offload_buffer import WINDOW_BYTES, FileExtent, LedgerEntries, OffloadBuffer, after, read_window
 from headwater_core.layouts.streaming.stream_format import HEADER_BYTES, StreamBlock, block_header
 from headwater_core.objectstore.digest import Digest
-from headwater_core.segments.batch_frames import ID_FRAME, framed
+from headwater_core.segments.batch_frames import ID_FRAME, put_id_framed
 from headwater_core.segments.run_scan import RunScan
 
 
@@ -71,15 +71,16 @@ class PartCutter:
         """Is there enough for a part?"""
         return self._buffer.size_bytes >= self._part_bytes
 
-    def cut(self) -> StreamPart:
-        """The next part, of what is there. Raises SourceChanged, and what the scan raises; nothing may follow then."""
+    def cut(self, *, is_last: bool = False) -> StreamPart:
+        """The next part, of what is there; the last one of all. Raises SourceChanged, and what the scan raises: nothing follows then."""
         start, blocks, digest, held_bytes = self.size_bytes, list[PartBlock](), Digest(), 0
-        while (first := self._buffer.first) is not None and self.size_bytes - start < self._part_bytes:
+        while (first := self._buffer.first) is not None and (is_last or self.size_bytes - start < self._part_bytes):
             if not blocks or blocks[-1].block.ledger_id != first.ledger_id:
                 self.blocks.append(StreamBlock(first.ledger_id, first.entry_id, self.size_bytes))
                 blocks.append(PartBlock(self.blocks[-1], HEADER_BYTES, ()))
                 self.size_bytes += HEADER_BYTES
-            window = read_window(first, min(WINDOW_BYTES, self._part_bytes - (self.size_bytes - start)), self._where)
+            room = first.size_bytes if is_last else self._part_bytes - (self.size_bytes - start)
+            window = read_window(first, min(WINDOW_BYTES, room), self._where)
             self._scan.add(window.content)
             self._place(first, window.lengths)
             digest.update(window.content)
@@ -111,22 +112,27 @@ def _before(entries: LedgerEntries, rest: LedgerEntries | None) -> LedgerEntries
     if rest is None:
         return entries
     content, size_bytes = entries.content, entries.size_bytes - rest.size_bytes
-    taken = content[:size_bytes] if isinstance(content, bytes) else content._replace(size_bytes=size_bytes)
+    taken = content._replace(size_bytes=size_bytes) if isinstance(content, FileExtent) else content[:size_bytes]
     return LedgerEntries(entries.ledger_id, entries.entry_id, taken, entries.entry_count - rest.entry_count)
 
 
 def part_content(part: StreamPart, where: str) -> bytearray:
     """The bytes of a part. Raises SourceChanged when the entries are not what they were."""
-    made, digest = bytearray(), Digest()
+    made = bytearray(part.size_bytes)
+    into, filled, digest = memoryview(made), 0, Digest()
     for block, size_bytes, entries in part.blocks:
-        made += block_header(block, size_bytes)
+        into[filled : filled + HEADER_BYTES] = block_header(block, size_bytes)
+        filled += HEADER_BYTES
         for each in entries:
             left: LedgerEntries | None = each
             while left is not None:
                 window = read_window(left, WINDOW_BYTES, where)
                 digest.update(window.content)
-                made += framed(window.content, 0, window.lengths, left.entry_id)
+                end = filled + len(window.content) + ID_FRAME.size * len(window.lengths)
+                if end > part.size_bytes:
+                    raise SourceChanged(f"{where}: other entries are there than before they were sent")
+                filled += put_id_framed(window.content, window.lengths, left.entry_id, into[filled:end])
                 left = after(left, window)
-    if digest.value != part.checksum or len(made) != part.size_bytes:
+    if digest.value != part.checksum or filled != part.size_bytes:
         raise SourceChanged(f"{where}: the bytes changed before they were sent")
     return made

@@ -26,11 +26,12 @@ class S3Growth:
         self._ended = False
         self._parts: dict[int, tuple[int, SentPart]] = {}  # with the byte each begins at
 
-    def send(self, number: int, content: Content, *, start: int) -> None:
+    def send(self, number: int, content: Content, *, start: int) -> int:
         self._begin()
         part = self._uploads.send_part(self.key, self._where, number, self._body(content))
         with self._lock:
             self._parts[number] = start, part
+        return part.checksum
 
     def complete(self, rest: Content) -> str:
         with self._lock:

@@ -8,13 +8,16 @@ import pytest
 
 from headwater_core.layouts import Offloader, open_layout
 from headwater_core.layouts.blocks import BlocksLayout
-from headwater_core.layouts.testing import OffloaderContract, a_run
+from headwater_core.layouts.streaming import StreamingLayout
+from headwater_core.layouts.testing import Archived, OffloaderContract, a_run
 from headwater_core.objectstore.directory import DirectoryStore
 from headwater_core.objectstore.s3 import S3Store
 from headwater_core.objectstore.store import ObjectStore
 from tests.headwater_core.layouts.blocks.page_reader import read_object
 from tests.headwater_core.layouts.recompression import Recompression
 from tests.s3server import S3Server
+
+UID = "1b4e28ba-2fa1-11d2-883f-0016d3cca427"
 
 
 class OnDirectory(OffloaderContract):
@@ -77,6 +80,30 @@ class TestBlocksOnS3(OnS3):
     @pytest.fixture
     def layout(self) -> Offloader:
         return BlocksLayout()
+
+
+class StreamingKeys:
+    """Two objects, or three: what is said of the segment has one of its own where the index object's metadata has no room for it."""
+
+    KEY, INDEX_KEY = f"data/0000000007/{UID}", f"data/0000000007/{UID}-index"
+
+
+class TestStreamingOnDirectory(StreamingKeys, OnDirectory):
+    """One block, some, and blocks of one batch or two each."""
+
+    @pytest.fixture(params=[5 << 20, 9_500])
+    def layout(self, request: pytest.FixtureRequest) -> Offloader:
+        return StreamingLayout(request.param)
+
+    def held_keys(self, archived: Archived) -> list[str]:
+        return [self.KEY, self.INDEX_KEY, f"{self.KEY}-meta"]
+
+
+@pytest.mark.slow
+class TestStreamingOnS3(StreamingKeys, OnS3):
+    @pytest.fixture
+    def layout(self) -> Offloader:
+        return StreamingLayout()
 
 
 @pytest.mark.slow

@@ -205,9 +205,9 @@ class _FaultyGrowth:
     def key(self) -> str:
         return self._inner.key
 
-    def send(self, number: int, content: bytes | bytearray | memoryview, *, start: int) -> None:
+    def send(self, number: int, content: bytes | bytearray | memoryview, *, start: int) -> int:
         sent = bytes(content)
-        self._write("send", self.key, lambda: self._inner.send(number, sent, start=start))
+        return int(self._write("send", self.key, lambda: self._inner.send(number, sent, start=start)))
 
     def complete(self, rest: bytes | bytearray | memoryview) -> str:
         sent = bytes(rest)

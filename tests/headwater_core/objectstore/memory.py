@@ -6,6 +6,8 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from itertools import count
 from typing import BinaryIO
 
+from awscrt.checksums import crc64nvme
+
 from headwater_core.clock import Clock, SystemClock
 from headwater_core.errors import AlreadyExists, Conflict, CorruptData, NotFound, SourceChanged, TruncatedData
 from headwater_core.objectstore.digest import digest_of
@@ -154,7 +156,7 @@ class _Growth:
         self._ended = False
         self._parts: dict[int, tuple[int, bytes]] = {}
 
-    def send(self, number: int, content: bytes | bytearray | memoryview, *, start: int) -> None:
+    def send(self, number: int, content: bytes | bytearray | memoryview, *, start: int) -> int:
         store = self._store
         with store._lock:
             if self._upload is None and not self._ended:
@@ -162,6 +164,7 @@ class _Growth:
                 store._growing[self._upload] = self
             self._check()
             self._parts[number] = start, bytes(content)
+        return int(crc64nvme(content))
 
     def complete(self, rest: bytes | bytearray | memoryview) -> str:
         store = self._store

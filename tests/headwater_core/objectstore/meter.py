@@ -164,10 +164,11 @@ class _CountedGrowth:
     def key(self) -> str:
         return self._inner.key
 
-    def send(self, number: int, content: bytes | bytearray | memoryview, *, start: int) -> None:
+    def send(self, number: int, content: bytes | bytearray | memoryview, *, start: int) -> int:
         with self._meter._counted("send", self.key, start, len(content)):
-            self._inner.send(number, content, start=start)
+            checksum = self._inner.send(number, content, start=start)
         self._meter._moved(written=len(content))
+        return checksum
 
     def complete(self, rest: bytes | bytearray | memoryview) -> str:
         with self._meter._counted("complete", self.key, 0, len(rest)):

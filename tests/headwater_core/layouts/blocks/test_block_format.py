@@ -16,11 +16,11 @@ from headwater_core.layouts.blocks import BlocksLayout
 from headwater_core.layouts.blocks.block_format import (
     INDEX_ENTRY,
     INDEX_HEADER,
-    Block,
     decode_block_index,
     encode_block_index,
     pad,
 )
+from headwater_core.layouts.run_maps import Block
 from headwater_core.layouts.segment_metadata import RunFacts
 from headwater_core.layouts.testing import PARTITION, a_run, scanned
 from headwater_core.segments.batch_walk import headers

@@ -11,7 +11,7 @@ from headwater_core.errors import SourceChanged, UploadStopped
 from headwater_core.layouts.blocks.block_format import encode_block_index
 from headwater_core.layouts.blocks.block_plan import plan_blocks
 from headwater_core.layouts.blocks.block_source import BlockSource
-from headwater_core.layouts.blocks.run_source import RunSource
+from headwater_core.layouts.run_source import RunSource
 from headwater_core.layouts.segment_metadata import RunFacts
 from headwater_core.layouts.testing import PARTITION, a_run, scanned
 from headwater_core.objectstore.digest import digest_of

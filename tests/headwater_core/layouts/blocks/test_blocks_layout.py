@@ -8,7 +8,7 @@ import pytest
 from headwater_core.errors import CorruptData, UnsupportedFormat
 from headwater_core.layouts import Offloader
 from headwater_core.layouts.blocks import BlocksLayout
-from headwater_core.layouts.blocks.block_maps import BlockMaps
+from headwater_core.layouts.run_maps import RunMaps
 from headwater_core.layouts.testing import a_run, scanned
 from headwater_core.objectstore.store import ObjectForm
 from tests.headwater_core.layouts.contract import OffloaderOnBadNetwork, new_run, stored
@@ -101,7 +101,7 @@ def test_maps_are_bounded() -> None:
     layout, store = BlocksLayout(), MemoryStore()
     entry = archived(layout, store)
     found = layout.read_offloaded(store, entry)._read_map()
-    maps = BlockMaps(bytes_max=10_000)
+    maps = RunMaps(bytes_max=10_000)
     for number in range(100):
         maps.keep(f"data/{number}", "digest", found)
     kept = [number for number in range(100) if maps.get(f"data/{number}", "digest")]

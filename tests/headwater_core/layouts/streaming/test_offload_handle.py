@@ -92,6 +92,21 @@ def test_entries_of_several_ledgers_become_one_object(part_bytes: int) -> None:
     assert scan == whole
 
 
+@pytest.mark.parametrize("frames_bytes", range(-200, 700, 41))
+def test_no_entry_is_left_behind_where_only_frames_fill_a_part(frames_bytes: int) -> None:
+    store, run = MemoryStore(), a_run(4)
+    batches = batches_of(run)
+    handle = a_handle(store, part_bytes=len(run) + frames_bytes)
+    for entry_id, batch in enumerate(batches):
+        assert handle.offer(LedgerEntries(5 + entry_id // 5, entry_id % 5, batch)) is SUCCESS
+    while handle.send_part():
+        pass
+    handle.close()
+    handle.result()
+    assert [content for _, _, _, content in seen_in(store).entries] == batches
+    assert handle.offloaded().run_digest == digest_of(run)
+
+
 @pytest.fixture
 def segment(tmp_path: Path) -> Iterator[tuple[int, bytes]]:
     """A segment's file, by its descriptor, and what is in it."""
@@ -224,9 +239,9 @@ class _FailingGrowth:
     def __init__(self, store: FailingStore, inner: GrowingObject) -> None:
         self._store, self._inner, self.key = store, inner, inner.key
 
-    def send(self, number: int, content: bytes | bytearray | memoryview, *, start: int) -> None:
+    def send(self, number: int, content: bytes | bytearray | memoryview, *, start: int) -> int:
         self._store.fail(lambda: self._inner.send(number, content, start=start))
-        self._inner.send(number, content, start=start)
+        return self._inner.send(number, content, start=start)
 
     def complete(self, rest: bytes | bytearray | memoryview) -> str:
         self._store.fail(lambda: self._inner.complete(rest))

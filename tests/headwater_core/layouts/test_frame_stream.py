@@ -11,10 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwater_core.errors import CorruptData, TruncatedData
-from headwater_core.layouts import NewRun
-from headwater_core.layouts.blocks import BlocksLayout, block_stream
-from headwater_core.layouts.blocks.block_format import BlockMap, decode_block_index
-from headwater_core.layouts.blocks.block_stream import stream_run
+from headwater_core.layouts import NewRun, frame_stream
+from headwater_core.layouts.blocks import BlocksLayout
+from headwater_core.layouts.blocks.block_format import decode_block_index
+from headwater_core.layouts.blocks.blocks_layout import FORM
+from headwater_core.layouts.frame_stream import stream_run
+from headwater_core.layouts.run_maps import RunMap
 from headwater_core.layouts.testing import PARTITION, a_run, scanned
 from headwater_core.segments.stretch import take_frames
 from tests.headwater_core.objectstore.memory import MemoryStore
@@ -26,7 +28,7 @@ SMALL_RUN = a_run(10, value_bytes=300)
 
 
 @cache
-def an_object(block_bytes: int, content: bytes = RUN) -> tuple[bytes, BlockMap]:
+def an_object(block_bytes: int, content: bytes = RUN) -> tuple[bytes, RunMap]:
     store, scan = MemoryStore(), scanned(content)
     run = NewRun(PARTITION, scan.base_offset, scan.last_offset, "run", "", io.BytesIO(content), scan)
     (done,) = BlocksLayout(block_bytes).offload(store, [run], {})
@@ -34,7 +36,7 @@ def an_object(block_bytes: int, content: bytes = RUN) -> tuple[bytes, BlockMap]:
     return raw, decode_block_index(memoryview(raw)[: int(done.context["index_bytes"])], len(raw), "run")
 
 
-def streamed(raw: bytes, found: BlockMap, sizes: Sequence[int], start: int) -> list[bytes]:
+def streamed(raw: bytes, found: RunMap, sizes: Sequence[int], start: int) -> list[bytes]:
     def fetch(pieces: Sequence[memoryview], at: int) -> Generator[None, None, None]:
         for piece in pieces:
             content = raw[at : at + len(piece)]
@@ -46,7 +48,7 @@ def streamed(raw: bytes, found: BlockMap, sizes: Sequence[int], start: int) -> l
 
     buffers = [bytearray(size) for size in sizes]
     for _ in stream_run(
-        found, found.blocks[-1].position + found.blocks[-1].size_bytes, fetch, [memoryview(each) for each in buffers], start, "run"
+        FORM, found, found.blocks[-1].position + found.blocks[-1].size_bytes, fetch, [memoryview(each) for each in buffers], start, "run"
     ):
         pass
     return [bytes(each) for each in buffers]
@@ -65,9 +67,9 @@ def test_any_stretch_through_any_window(block_bytes: int, window_bytes: int, sta
     for size in sizes:
         fitting.append(min(size, len(RUN) - at))
         at += fitting[-1]
-    with patch.object(block_stream, "WINDOW_BYTES", window_bytes):
+    with patch.object(frame_stream, "WINDOW_BYTES", window_bytes):
         compiled = streamed(raw, found, fitting, start)
-        with patch.object(block_stream, "take_frames", None):
+        with patch.object(frame_stream, "take_frames", None):
             assert streamed(raw, found, fitting, start) == compiled
     assert b"".join(compiled) == RUN[start:at]
 
@@ -79,7 +81,7 @@ def test_every_byte_of_headers_frames_and_padding_is_looked_at(block_bytes: int)
     for at in range(found.index_bytes, len(raw)):
         spoilt = raw[:at] + bytes([raw[at] ^ (1 << at % 8)]) + raw[at + 1 :]
         for walk in (take_frames, None):
-            with suppress(CorruptData), patch.object(block_stream, "take_frames", walk):
+            with suppress(CorruptData), patch.object(frame_stream, "take_frames", walk):
                 assert streamed(spoilt, found, [len(SMALL_RUN)], 0) != [SMALL_RUN]
 
 
@@ -108,4 +110,4 @@ def test_an_index_whose_points_are_implausibly_far_apart_is_refused() -> None:
 
     size_bytes = far.index_bytes + (1 << 60)
     with pytest.raises(CorruptData, match="for 1 of the run"):
-        list(stream_run(far, size_bytes, fetch, [memoryview(bytearray(1))], len(RUN) - 1, "run"))
+        list(stream_run(FORM, far, size_bytes, fetch, [memoryview(bytearray(1))], len(RUN) - 1, "run"))

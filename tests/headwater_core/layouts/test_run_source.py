@@ -6,8 +6,8 @@ from unittest.mock import patch
 import pytest
 
 from headwater_core.errors import SourceChanged
-from headwater_core.layouts.blocks import run_source
-from headwater_core.layouts.blocks.run_source import RunSource, windows
+from headwater_core.layouts import run_source
+from headwater_core.layouts.run_source import RunSource, windows
 from headwater_core.layouts.testing import a_run
 from headwater_core.segments import stretch
 from headwater_core.segments.batch_walk import headers
