@@ -26,7 +26,6 @@ from manifests.entry import Entry
 from manifests.entry_tree import EntryTree
 from manifests.head import Head
 
-
 MILESTONES = ("stream.begun", "stream.sent", "stream.uploaded", "stream.closed")
 """The points that an object passes, in order; the second after each look at the log."""
 

@@ -37,7 +37,14 @@ ARCHIVE_KILLS = (
     *(f"{step}:{times}" for step in ("archive.uploaded", "release.log_unlinked") for times in (2, 5)),
     *(f"{step}:{times}" for step in DIRECTORY_STEPS for times in (12, 45)),  # a topic's first documents; heads and data
 )
-STREAM_KILLS = (*streams.MILESTONES, "stream.uploaded:3", "stream.closed:3", "archive.claimed:2", "archive.committed:3", "directory.named:20")
+STREAM_KILLS = (
+    *streams.MILESTONES,
+    "stream.uploaded:3",
+    "stream.closed:3",
+    "archive.claimed:2",
+    "archive.committed:3",
+    "directory.named:20",
+)
 COLLECT_KILLS = (*collector.MILESTONES, "collect.deleted:3", "collect.committed:2")
 RECOVER_KILLS = (*recovery.MILESTONES, "recover.fetched:7", f"recover.placed:{SEGMENTS}")
 
