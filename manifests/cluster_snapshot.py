@@ -3,7 +3,6 @@
 import gzip
 import hashlib
 import zlib
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from headwater_core.errors import CorruptData, HeadwaterError, NotFound
@@ -24,15 +23,13 @@ class SnapshotContent(NamedTuple):
 
 
 def content_of(state: ClusterMetadata) -> SnapshotContent:
-    return SnapshotContent(*(_sum(snapshot_records(state, secrets=secrets)) for secrets in (True, False)))
-
-
-def _sum(records: Iterable[bytes]) -> str:
-    found = hashlib.sha256()
-    for each in records:
-        found.update(len(each).to_bytes(8, "big"))
-        found.update(each)
-    return found.hexdigest()
+    everything, open_to_all = hashlib.sha256(), hashlib.sha256()
+    for record in snapshot_records(state):
+        framed = len(record.raw).to_bytes(8, "big") + record.raw
+        everything.update(framed)
+        if not record.is_secret:
+            open_to_all.update(framed)
+    return SnapshotContent(everything.hexdigest(), open_to_all.hexdigest())
 
 
 def pack_snapshot(state: ClusterMetadata, *, secrets: bool) -> bytes:

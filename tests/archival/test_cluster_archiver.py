@@ -133,6 +133,21 @@ def test_a_change_waits_for_its_minute_and_a_request_does_not() -> None:
     assert (second.number, second.end_offset, third.number) == (2, 20, 3)
 
 
+def test_what_changes_all_the_time_is_looked_at_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    agent, looked = OneAgent(), list[ClusterMetadata]()
+
+    def content_of(state: ClusterMetadata) -> cluster_snapshot.SnapshotContent:
+        looked.append(state)
+        return cluster_snapshot.content_of(state)
+
+    monkeypatch.setattr(cluster_archiver, "content_of", content_of)
+    for value in range(13):
+        agent.sees = a_state(1, 10 + value, value)
+        agent.archiver.step()
+        agent.clock.advance(10_000)
+    assert [state.end_offset for state in looked] == [10, 16, 22]
+
+
 def test_a_clock_that_is_a_year_ahead_holds_nobody_up() -> None:
     ahead = OneAgent()
     ahead.clock.advance(365 * 86_400_000)

@@ -12,6 +12,7 @@ from headwater_core.segments.metadata.metadata_records import ConfigRecord, Feat
 from headwater_core.segments.metadata.record_schemas import ACL, REGISTER_BROKER, REMOVE_ACL, SCRAM, make_record
 from tests.fixtures import expected_cluster
 from tests.headwater.conftest import Stage
+from tests.headwater.test_agent import running
 from tests.headwater_core.segments.metadata.test_metadata_snapshot import BROKER
 from tests.headwater_core.segments.metadata.test_record_schemas import AN_ACL, SECRET
 from tests.headwater_core.segments.metadata.written_log import SOUP, Log, a_partition
@@ -123,6 +124,14 @@ def test_without_secrets_none_is_in_the_bucket(stage: Stage) -> None:
 def test_without_snapshots_nothing_is_written(stage: Stage) -> None:
     archived(stage, "kitchen", "--set", "cluster.snapshots=false")
     assert not (stage.bucket / "cluster").exists()
+
+
+def test_a_running_agent_archives_the_cluster_by_itself(stage: Stage) -> None:
+    with running(stage, stage.log("kitchen")) as agent:
+        taken = agent.wait_for("cluster_snapshot_taken")
+        assert agent.stop() == 0
+    (snapshot,) = shown(stage, "show", "--list")
+    assert (snapshot["number"], snapshot["end_offset"]) == (taken["number"], taken["offset"])
 
 
 def test_what_differs_is_named_and_a_password_is_only_another_one(log: Log) -> None:

@@ -3,6 +3,7 @@
 import io
 import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from headwater_core.errors import CorruptData
 from headwater_core.segments.batch_walk import walk
@@ -39,36 +40,41 @@ def is_secret_setting(name: str) -> bool:
     return _SECRET_SETTING.fullmatch(name) is not None
 
 
-def snapshot_records(state: ClusterMetadata, *, secrets: bool) -> Iterator[bytes]:
-    """Records that make `state` when they are applied in this order, what is unknown last.
+class SnapshotRecord(NamedTuple):
+    """is_secret: it lets somebody in, or would let them try, or nobody here can tell that it does not"""
 
-    secrets  False leaves out what lets somebody in, or would let them try: credentials, delegation tokens, passwords among the settings
-             of brokers, and what nobody here can tell to be none
-    """
+    raw: bytes
+    is_secret: bool
+
+
+def snapshot_records(state: ClusterMetadata) -> Iterator[SnapshotRecord]:
+    """Records that make `state` when they are applied in this order, what is unknown last. Secret are credentials, delegation tokens,
+    passwords among the settings of brokers, and what is unknown."""
     features = sorted(state.features.items(), key=lambda each: (each[0] != "metadata.version", each[0]))
-    yield from (FeatureLevel(name=name, level=level).encode() for name, level in features)
+    yield from (SnapshotRecord(FeatureLevel(name=name, level=level).encode(), False) for name, level in features)
     yield from _others(state, REGISTER_BROKER, REGISTER_CONTROLLER, ZK_MIGRATION)
     for name in sorted(state.topics):
         topic = state.topics[name]
-        yield Topic(name=name, topic_id=topic.topic_id).encode()
-        yield from (_partition(topic.topic_id, number, partition).encode() for number, partition in topic.partitions.items())
-        yield from (ConfigRecord(resource_name=name, name=key, value=value).encode() for key, value in sorted(topic.configs.items()))
+        yield SnapshotRecord(Topic(name=name, topic_id=topic.topic_id).encode(), False)
+        for number, partition in topic.partitions.items():
+            yield SnapshotRecord(_partition(topic.topic_id, number, partition).encode(), False)
+        for key, value in sorted(topic.configs.items()):
+            yield SnapshotRecord(ConfigRecord(resource_name=name, name=key, value=value).encode(), False)
     for (resource, name), settings in sorted(state.configs.items()):
         for key, value in sorted(settings.items()):
-            if secrets or not is_secret_setting(key):
-                yield ConfigRecord(resource_type=resource, resource_name=name, name=key, value=value).encode()
+            record = ConfigRecord(resource_type=resource, resource_name=name, name=key, value=value)
+            yield SnapshotRecord(record.encode(), is_secret_setting(key))
     yield from _others(state, QUOTA)
     if state.next_producer_id:
-        yield ProducerIds(broker=-1, broker_epoch=-1, next_producer_id=state.next_producer_id).encode()
-    yield from _others(state, ACL)
-    if secrets:
-        yield from _others(state, *SECRET_KINDS)
-        yield from state.unknown
+        yield SnapshotRecord(ProducerIds(broker=-1, broker_epoch=-1, next_producer_id=state.next_producer_id).encode(), False)
+    yield from _others(state, ACL, *SECRET_KINDS)
+    yield from (SnapshotRecord(raw, True) for raw in state.unknown)
 
 
-def _others(state: ClusterMetadata, *api_keys: int) -> Iterator[bytes]:
+def _others(state: ClusterMetadata, *api_keys: int) -> Iterator[SnapshotRecord]:
     for api_key in api_keys:
-        yield from sorted(record.raw for record in state.others.get(api_key, {}).values())
+        raws = sorted(record.raw for record in state.others.get(api_key, {}).values())
+        yield from (SnapshotRecord(raw, api_key in SECRET_KINDS) for raw in raws)
 
 
 def _partition(topic_id: str, number: int, partition: PartitionMetadata) -> Partition:
@@ -90,8 +96,12 @@ def _partition(topic_id: str, number: int, partition: PartitionMetadata) -> Part
 
 
 def write_snapshot(state: ClusterMetadata, *, secrets: bool, timestamp_ms: int) -> bytes:
-    """The whole file. Source: Kafka's format of snapshots, docs/formats/cluster-snapshot.md."""
-    return write_checkpoint(snapshot_records(state, secrets=secrets), timestamp_ms=timestamp_ms)
+    """The whole file. Source: Kafka's format of snapshots, docs/formats/cluster-snapshot.md.
+
+    secrets  False leaves out what is secret
+    """
+    raws = (record.raw for record in snapshot_records(state) if secrets or not record.is_secret)
+    return write_checkpoint(raws, timestamp_ms=timestamp_ms)
 
 
 def read_snapshot(raw: bytes, where: str, *, end_offset: int = 0, end_epoch: int = 0) -> ClusterMetadata:

@@ -47,7 +47,7 @@ def quota(value: float, *, user: str | None, remove: bool = False) -> KnownRecor
 
 
 def again(state: ClusterMetadata, *, secrets: bool = True) -> ClusterMetadata:
-    raw = write_snapshot(state, secrets=secrets, timestamp_ms=5)
+    raw = write_snapshot(state, secrets=secrets, timestamp_ms=state.appended_ms)
     return read_snapshot(raw, "test", end_offset=state.end_offset, end_epoch=state.end_epoch)
 
 
