@@ -20,7 +20,7 @@ from headwater_core.errors import CorruptData, HeadwaterError, NotFound, SourceC
 from headwater_core.layouts.layout_table import NoOffloader
 from headwater_core.layouts.offloader import NewRun, Offloaded, Offloader, StoredRun
 from headwater_core.objectstore.digest import digest_of
-from headwater_core.objectstore.store import NO_METADATA, ObjectForm, ObjectStore
+from headwater_core.objectstore.store import NO_METADATA, ObjectForm, ObjectInfo, ObjectStore
 from headwater_core.partition import PartitionId
 from headwater_core.segments.batch_walk import headers
 from headwater_core.segments.encoder import encode_batch, encode_marker
@@ -332,6 +332,9 @@ class _Altered:
             self.read_into(key, buffer, start=start)
             start += len(buffer)
             yield
+
+    def stat(self, key: str) -> ObjectInfo:
+        return self._store.stat(key) if key != self._key else ObjectInfo(key, len(self._content), "")
 
 
 def _altered(archived: Archived, key: str, content: bytes) -> Archived:
