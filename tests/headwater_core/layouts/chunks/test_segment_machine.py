@@ -5,17 +5,19 @@ import uuid
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from headwater_core.errors import HeadwaterError
-from headwater_core.layouts.chunks import chunk_finder
+from headwater_core.errors import HeadwaterError, TransientError
+from headwater_core.layouts.chunks import SegmentPlace, Variant, chunk_finder
 from headwater_core.layouts.chunks.chunk_segment import ChunkSegment
 from headwater_core.objectstore.directory import DirectoryStore
 from headwater_core.objectstore.s3 import S3Store
 from tests.headwater_core.layouts.chunks.segment_machine import SegmentMachine
+from tests.headwater_core.objectstore.faulty import NO_FAULTS, Faults, FaultyStore
 from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.s3server import S3Server
 
@@ -67,20 +69,37 @@ def no_comparison(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ChunkSegment, "_compare", lambda self, position, data: min(self.end, position + len(data)))
 
 
-def no_conditions(patch: pytest.MonkeyPatch) -> None:
-    """A late write may undo a later one."""
-    patch.setattr(InMemory, "new_store", Overwriting)
-
-
 def no_second_look(patch: pytest.MonkeyPatch) -> None:
     """A listing is taken at its word."""
     patch.setattr(chunk_finder, "_ends", lambda place, found: [])
 
 
-@pytest.mark.parametrize("plant", [no_comparison, no_conditions, no_second_look])
+@pytest.mark.parametrize("plant", [no_comparison, no_second_look])
 def test_a_planted_mistake_is_found(monkeypatch: pytest.MonkeyPatch, plant: Callable[[pytest.MonkeyPatch], None]) -> None:
     plant(monkeypatch)
     with pytest.raises((AssertionError, HeadwaterError)):
         run_state_machine_as_test(
-            InMemory, settings=settings(QUICK, max_examples=1000, phases=[Phase.generate], report_multiple_bugs=False)
+            InMemory, settings=settings(QUICK, max_examples=5000, stateful_step_count=50, phases=[Phase.generate], derandomize=True)
         )
+
+
+class Late(Random):
+    """Lets nothing arrive before it is told to."""
+
+    def random(self) -> float:
+        return 0.99
+
+
+@pytest.mark.parametrize(("kind", "end"), [(MemoryStore, 30), (Overwriting, 15)])
+def test_without_conditional_writes_a_late_one_would_undo_a_later(kind: type[MemoryStore], end: int) -> None:
+    """So such a store cannot have the fixed variant."""
+    store, place = FaultyStore(kind(), Late(), NO_FAULTS), SegmentPlace("q", "commitLog", 0, Variant.FIXED)
+    segment = ChunkSegment.open(store, place)
+    segment.commit0(0, bytes(10))
+    store.faults = Faults(delayed=1)
+    with pytest.raises(TransientError):
+        segment.commit0(10, b"b" * 5)
+    store.faults = NO_FAULTS
+    assert segment.commit0(10, b"b" * 20) == 30
+    store.land()
+    assert ChunkSegment.open(store, place).end == end
