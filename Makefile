@@ -66,6 +66,7 @@ bench: .venv/.tests
 	@$(BIN)/python -m bench.control
 	@$(BIN)/python -m bench.merges
 	@$(BIN)/python -m bench.layouts
+	@$(BIN)/python -m bench.chunks
 	@$(BIN)/python -m bench.spark
 
 .venv/bin/python:
