@@ -92,9 +92,9 @@ def test_parts_go_while_it_fills_and_their_files_are_closed(directory: Directory
         growing = grow(store, key, **form)
         send = growing.send
 
-        def count(number: int, *rest: Any, **named: Any) -> None:
+        def count(number: int, *rest: Any, **named: Any) -> int:
             sent.append(number)
-            send(number, *rest, **named)
+            return send(number, *rest, **named)
 
         monkeypatch.setattr(growing, "send", count)
         return growing
