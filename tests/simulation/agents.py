@@ -21,13 +21,14 @@ from archival.partition.source import LocalLogs, open_segment
 from archival.partition.tails import Tails
 from archival.partition.topics import TopicRecords
 from archival.plan.offload_trigger import bounded
-from archival.plan.policy import Policy
+from archival.plan.policy import Policy, StreamLimits
 from archival.plan.replacement import SMALLER
 from archival.plan.trim import delete_to
 from headwater_core.control.control_records import Record
 from headwater_core.errors import Conflict, CorruptData, DiskFull, TransientError, Unauthorised, UnknownOutcome
 from headwater_core.layouts import Offloader, open_layout
 from headwater_core.layouts.blocks import BlocksLayout
+from headwater_core.layouts.streaming import OffloadBudget
 from headwater_core.objectstore.store import (
     DOCUMENT_BYTES_MAX,
     NO_METADATA,
@@ -121,6 +122,7 @@ class Agent:
                 new_uid=self.world.id,
                 open_segment=self._open,
                 runs_max=3 if self.world.result.seed % 4 == 0 else 1,
+                budget=OffloadBudget(self.world.random.choice((256, 1 << 20)) if self.world.theme.streams else 1 << 20),
             )
             self.archivers[partition] = WatchedArchiver(partition, equipment, self._layout)
         return self.archivers[partition]
@@ -158,7 +160,14 @@ class Agent:
             begin_anew_epoch=self.world.begin_anew_epoch,
             min_saved_percent=self.world.random.choice((1, 10, 40)) if self.world.theme.saves else None,
             stale_keys_below=None if self.world.theme.forgets else 2**62,
+            stream=self._limits(tail_after_ms),
         )
+
+    def _limits(self, tail_after_ms: int | None) -> StreamLimits | None:
+        if not self.world.streams:
+            return None
+        age_ms = 2**40 if tail_after_ms is None else tail_after_ms
+        return StreamLimits(self.world.random.choice((300, 1_500, 6_000)), age_ms, completes=tail_after_ms == 0)
 
     def step(self, archiver: PartitionArchiver, policy: Policy) -> str:
         if self.world.theme.pauses:
@@ -257,8 +266,11 @@ class Agent:
                 return delete_to(head, head.start_offset + int((head.next_offset - head.start_offset) * share))
 
         kept_from = self.logs.look(world.brokers.partition.topic_partition).start_offset if world.trims_released else None
-        uploads = list(self.paused_store.unfinished(keys.data_prefix(world.brokers.partition))) if world.theme.layouts else []
+        prefixes = [keys.data_prefix(world.brokers.partition)] if world.theme.layouts else []
+        prefixes += [keys.STREAM] if world.theme.streams else []
+        uploads = [each for prefix in prefixes for each in self.paused_store.unfinished(prefix)]
         done = self._collector.collect(self.archiver(), settings, border=border, kept_from=kept_from, uploads=uploads)
+        world.result.seen["unfinished uploads are aborted"] += bool(done.aborted)
         if done.committed:
             self.status.committed(self.archiver().head)
         seen = world.result.seen

@@ -52,6 +52,7 @@ class WatchedStore(MemoryStore):
         super().__init__(clock)
         self.heads: list[tuple[str, bytes]] = []
         self.deleted: dict[str, tuple[bytes, ObjectInfo]] = {}  # since the last look
+        self.deleted_metadata: dict[str, Mapping[str, str]] = {}
         self.names: dict[str, list[str]] = {}  # by topic: the incarnations that its name has meant, in order
 
     def _keep(self, key: str, content: bytes) -> str:
@@ -65,6 +66,7 @@ class WatchedStore(MemoryStore):
     def delete(self, key: str) -> None:
         with suppress(NotFound):
             self.deleted[key] = super().get(key)[0], super().stat(key)
+            self.deleted_metadata[key] = self._metadata.get(key, NO_METADATA)
         super().delete(key)
 
     def passed_s(self) -> float:
@@ -83,7 +85,7 @@ class JustNow(WatchedStore):
     def read_into(self, key: str, buffer: memoryview, *, start: int) -> Mapping[str, str]:
         piece = self.get(key)[0][start : start + len(buffer)]
         buffer[:] = piece
-        return NO_METADATA
+        return self._store.deleted_metadata.get(key) or self._store._metadata.get(key, NO_METADATA)
 
     def stream_into(self, key: str, buffers: Sequence[memoryview], *, start: int) -> Generator[None, None, None]:
         for buffer in buffers:
@@ -150,6 +152,7 @@ class Checks:
         self.heads[partition] = head
         self._paged(partition, head)
         self._succession(before, head)
+        self._pending(head)
         for entry in entries:
             self._listed(partition, entry)
         if not self._brokers.compacted:
@@ -213,8 +216,21 @@ class Checks:
         if head.leader_epoch < before.leader_epoch:
             raise Violation(f"I6 lineage knowledge went back: epoch {head.leader_epoch} after {before.leader_epoch}")
         listed = {entry.uid for entry in (*before.entries, *before.superseded)}
-        if any(entry.fence != head.fence for entry in head.entries if not entry.gap and entry.uid not in listed):
-            raise Violation("I8 a commit adds an object of another fence")
+        pending = {each.uid for each in before.pending if each.is_assigned}
+        for entry in head.entries:
+            if entry.gap or entry.uid in listed or entry.uid in pending:
+                continue
+            if entry.fence != head.fence:
+                raise Violation("I8 a commit adds an object of another fence")
+            if entry.layout == "streaming":
+                raise Violation(f"I8 a commit adds {entry.uid}, which was not pending")
+
+    def _pending(self, head: Head) -> None:
+        """I2: what is pending is listed nowhere, and begins where the live entries end: one at a time."""
+        assigned = [each for each in head.pending if each.is_assigned]
+        listed = {entry.uid for entry in (*head.entries, *head.superseded)}
+        if len(assigned) > 1 or any(each.uid in listed or each.base_offset != head.next_offset for each in assigned):
+            raise Violation(f"I2 pending {head.pending} in a head that ends at {head.last_offset}")
 
     def _superseded(self, before: Head, head: Head) -> None:
         """I24: what is live is superseded for a log that was once one with it, or because an operator consented."""

@@ -182,6 +182,25 @@ def test_a_partition_of_several_layouts_is_one_log(theme: str) -> None:
     assert seen["a collection meets unfinished uploads"] or theme != "layouts"  # left by crashes between two parts of an object
 
 
+@pytest.mark.parametrize("theme", ["streams", "streamed branches", "streamed runs"])
+def test_what_is_written_while_it_fills_is_listed_once_and_whole(theme: str) -> None:
+    seen = Counter[str]()
+    for seed in range(25):
+        result = run_seed(seed, theme=theme)
+        how = f"python -m tests.simulation --seeds 1 --first {seed} --theme '{theme}'"
+        assert not result.violation, "\n".join([*result.trace, how, result.violation])
+        seen += result.seen
+    for witness in (
+        "stream.closed",
+        "outcome assigned",
+        "streams are switched",
+        "such objects beside others",
+        "a name has failed",
+        "crash",
+    ):
+        assert seen[witness], witness
+
+
 @pytest.mark.xdist_group("seeds")
 def test_triggers_hold_back_what_may_wait_and_nothing_that_retention_takes() -> None:
     seen = Counter[str]()

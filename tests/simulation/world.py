@@ -18,6 +18,7 @@ import structlog
 
 import archival.broker.broker_logs
 import archival.partition.archiver
+import archival.partition.segment_stream
 import archival.partition.topics
 import archival.plan.merge_plan
 import headwater.admin.status_board
@@ -83,6 +84,7 @@ class Theme:
     versions   agents are of three versions, and are upgraded
     triggers   sealed segments wait for triggers, which are changed, and so is the brokers' retention
     layouts    each start of an agent draws how it lays out what it archives
+    streams    what is committed is archived while it is written, on and off
     actions    how many there are
     """
 
@@ -115,6 +117,7 @@ class Theme:
     versions: bool = False
     triggers: bool = False
     layouts: bool = False
+    streams: bool = False
     actions: int = ACTIONS
 
 
@@ -172,6 +175,11 @@ THEMES = {
     "layouts of keys": Theme(
         layouts=True, actions=250, compacted=1, forgets=True, branches=0.5, elections=0.5, follows=1, rolls=3, retention=0.1, vacancies=0
     ),
+    "streams": Theme(streams=True, collects=2, actions=250, elections=0.6, releases=2, rolls=4, follows=2, retention=0.3, unnamed=0),
+    "streamed branches": Theme(
+        streams=True, merges=0.5, trims=True, collects=1.5, actions=250, elections=2, releases=2, rolls=3, follows=0.7, pairs=0.4
+    ),
+    "streamed runs": Theme(streams=True, layouts=True, merges=1.5, days=0.3, actions=250, elections=0.8, rolls=5, follows=1.5, unnamed=0),
     "forgotten": Theme(compacted=1, forgets=True, branches=1, elections=0.5, follows=0.5, rolls=2, retention=0.3, lazy=0.3, vacancies=0),
     "pauses": Theme(pauses=1, actions=250, elections=1.5, retention=2, releases=0.5, rolls=3, pairs=0, vacancies=0.05),
     "triggers": Theme(
@@ -191,6 +199,7 @@ _APART = {
     or theme.versions
     or theme.layouts
     or theme.triggers
+    or theme.streams
     or theme.merges
     or theme.requests
     or theme.pauses
@@ -300,10 +309,12 @@ class World:
         self.versions = Random(f"versions {result.seed}")
         self.layouts = Random(f"layouts {result.seed}")
         self.triggers = TriggerWorld(Random(f"triggers {result.seed}"), self.brokers, result.seen)
+        self.streams = theme_of.streams
         self._patched = ExitStack()
         for module in _LOCKED:
             self._patched.enter_context(patch.object(module, "threading", YieldingLocks(self)))
         self._patched.enter_context(patch.object(archival.plan.merge_plan, "GROWTH", 2))  # more merges with fewer entries
+        self._patched.enter_context(patch.object(archival.partition.segment_stream, "PART_BYTES", 700))  # a few batches
         self._patched.enter_context(patch.object(headwater.admin.status_board, "log", LoudLog()))
         self._patched.enter_context(patch.object(milestones, "reached", self._step_reached))
         for module in (recovery.discovery, recovery.endings, recovery.placement):
@@ -384,6 +395,8 @@ class World:
                 (0.7 if brokers.vacant else 0, brokers.restart),
                 (0.3 * theme.replacements, lambda: brokers.replace_disk(random.choice(brokers.replicas))),
             ]
+        if theme.streams:
+            choices.append((0.4, self._switch_streams))
         if theme.days:
             choices.append((theme.days, self._spend_a_day))
         if theme.pauses:
@@ -433,6 +446,11 @@ class World:
             return "the clock is set back by an hour"
         self.clock.advance(self.random.choice((100, 5_000, 60_000)))
         return ""
+
+    def _switch_streams(self) -> str:
+        self.streams = not self.streams
+        self.result.seen["streams are switched"] += 1
+        return f"streaming offload is {'on' if self.streams else 'off'}"
 
     def _spend_a_day(self) -> str:
         agent = self.agents[self.brokers.leading]
@@ -649,6 +667,13 @@ class World:
                 seen["a gap with a pause as its reason"] += 1
             if any(entry.is_cut for entry in head.entries):
                 seen["an entry is cut inside"] += 1
+            if self.theme.streams:
+                layouts = {entry.layout for entry in head.entries if not entry.gap}
+                seen["an object that was written while it filled"] += "streaming" in layouts
+                seen["such objects beside others"] += "streaming" in layouts and len(layouts) > 1
+                seen["such an object was cut"] += any(entry.is_cut and entry.layout == "streaming" for entry in head.entries)
+                seen["a name has failed"] += any(not each.is_assigned for each in head.pending)
+                seen["a name is kept by a collection"] += any(each.is_assigned and each.fence < head.fence for each in head.pending)
             if any(entry.open_from is not None for entry in head.entries):
                 seen["a transaction is open at the end of an entry"] += 1
             if head.entries and head.last_offset + 1 == brokers.leader.hw:

@@ -24,6 +24,7 @@ from tests.simulation.mutants import (  # noqa: F401  each lists its own
     recoveries,
     releases,
     statuses,
+    streams,
     triggers,
     uploads,
 )

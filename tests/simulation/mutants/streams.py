@@ -1,0 +1,36 @@
+"""Mistakes about objects that are written while they fill."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import archival.collection.collector
+import archival.plan.step_plan
+from archival.partition.streams import PartitionStreams
+from archival.plan.steps import Follow, Step
+from archival.plan.stream_plan import assigned_to
+from headwater_core.segments.local_log import LocalLog
+from manifests.head import Head
+from tests.simulation.mutants.mutant import mutant, patch_in
+
+
+@mutant("after a crash a stream goes on under the name that was assigned before", theme="streams")
+def stream_same_name(stack: ExitStack) -> None:
+    patch_in(stack, PartitionStreams, "may_write", lambda self, head: assigned_to(head) is not None)
+
+
+@mutant("a stream is listed though its name is not pending any more", theme="streamed branches")
+def stream_not_pending(stack: ExitStack) -> None:
+    patch_in(stack, PartitionStreams, "check", lambda self, head: None)
+    patch_in(stack, PartitionStreams, "may_write", lambda self, head: True)
+
+
+@mutant("a stream takes what is not committed yet", theme="streams")
+def stream_above_hw(stack: ExitStack) -> None:
+    real = archival.plan.step_plan._uploads
+
+    def uploads(log: LocalLog, head: Head, high_watermark: int, *rest: Any) -> Iterator[Step]:
+        for step in real(log, head, high_watermark, *rest):
+            yield Follow(step.first, 2**62) if isinstance(step, Follow) else step
+
+    patch_in(stack, archival.plan.step_plan, "_uploads", uploads)
