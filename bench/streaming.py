@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
+import structlog
 from rich.console import Console
 from rich.table import Table
 
@@ -48,21 +49,22 @@ class Cost(NamedTuple):
 
 
 def streaming(age_s: float) -> Way:
-    return Way(f"streaming, {age_s:g} s", Policy(stream=StreamLimits(1 << 30, round(age_s * 1000))), min(max(age_s / 10, 0.5), 10))
+    return Way(f"streaming {age_s:g} s", Policy(stream=StreamLimits(1 << 30, round(age_s * 1000))), min(max(age_s / 10, 0.5), 10))
 
 
 WAYS = (
     streaming(5),
     streaming(30),
     streaming(300),
-    Way("per segment, seal timeout 5 s", Policy(tail_after_ms=5_000), 1),
-    Way("per segment, seal timeout 30 s", Policy(tail_after_ms=30_000), 5),
-    Way("per segment, seal timeout 300 s", Policy(tail_after_ms=300_000), 30),
+    Way("seal timeout 5 s", Policy(tail_after_ms=5_000), 1),
+    Way("seal timeout 30 s", Policy(tail_after_ms=30_000), 5),
+    Way("seal timeout 300 s", Policy(tail_after_ms=300_000), 30),
 )
 
 
 def measure(way: Way, rate: int, seconds: int, checkpoint_s: float, scratch: Path) -> Cost:
     directory = Directory(scratch / "log")
+    (scratch / "archive").mkdir()
     store = MeteredStore(DirectoryStore(scratch / "archive"))
     agent = Agent(directory.root, store=store, owned=False)
     started_ms, base, offset, size_bytes = agent.clock.now_ms(), 0, 0, 0
@@ -144,7 +146,10 @@ def main() -> None:
     parser.add_argument("--partitions", type=int, default=1000)
     parser.add_argument("--scratch", type=Path)
     arguments = parser.parse_args()
-    table = Table("way", "rate", "age when readable", "99 %", "requests/h", "requests/GB", "objects/day")
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
+    with tempfile.TemporaryDirectory(dir=arguments.scratch) as scratch:
+        each = memory(arguments.partitions, Path(scratch))  # first: what else was measured would count as its peak
+    table = Table("way", "rate", "age", "99 %", "requests/h", "requests/GB", "objects/day")
     for rate in (arguments.low, arguments.high):
         for way in WAYS:
             with tempfile.TemporaryDirectory(dir=arguments.scratch) as scratch:
@@ -159,8 +164,6 @@ def main() -> None:
                 f"{found.objects_per_day:.0f}",
             )
     Console().print(table)
-    with tempfile.TemporaryDirectory(dir=arguments.scratch) as scratch:
-        each = memory(arguments.partitions, Path(scratch))
     Console().print(f"{arguments.partitions} open streams: {each / 1024:.0f} KiB of memory each, the archiver's own included")
 
 
