@@ -20,7 +20,7 @@ from headwater_core.errors import CorruptData, HeadwaterError, NotFound, SourceC
 from headwater_core.layouts.layout_table import NoOffloader
 from headwater_core.layouts.offloader import NewRun, Offloaded, Offloader, StoredRun
 from headwater_core.objectstore.digest import digest_of
-from headwater_core.objectstore.store import NO_METADATA, ObjectForm, ObjectInfo, ObjectStore
+from headwater_core.objectstore.store import ObjectForm, ObjectInfo, ObjectStore
 from headwater_core.partition import PartitionId
 from headwater_core.segments.batch_walk import headers
 from headwater_core.segments.encoder import encode_batch, encode_marker
@@ -228,14 +228,16 @@ class OffloaderContract:
     def test_each_truncation_and_each_flipped_bit_of_a_small_object_is_noticed(self, layout: Offloader, store: ObjectStore) -> None:
         archived = self.offload(layout, store, a_run(4, value_bytes=8))
         for key in self.held_keys(archived):
-            content = store.get(key)[0]
+            content, metadata = store.get(key)[0], dict(store.read_into(key, memoryview(bytearray(1)), start=0))
             for size_bytes in range(len(content)):
-                assert _altered(archived, key, content[:size_bytes]).examine() != "", f"{key} cut to {size_bytes} of {len(content)} bytes"
+                assert _altered(archived, key, content[:size_bytes], metadata).examine() != "", (
+                    f"{key} cut to {size_bytes} of {len(content)} bytes"
+                )
             for bit in range(8 * len(content)):
                 at = bit // 8
                 spoilt = content[:at] + bytes([content[at] ^ (1 << bit % 8)]) + content[at + 1 :]
-                assert _altered(archived, key, spoilt).examine() != "", f"{key}, byte {at} of {len(content)}, bit {bit % 8}"
-            assert _altered(archived, key, content).examine() == ""
+                assert _altered(archived, key, spoilt, metadata).examine() != "", f"{key}, byte {at} of {len(content)}, bit {bit % 8}"
+            assert _altered(archived, key, content, metadata).examine() == ""
 
     def test_every_truncation_is_noticed(self, layout: Offloader, store: ObjectStore) -> None:
         archived = self.offload(layout, store)
@@ -316,8 +318,8 @@ class OffloaderContract:
 class _Altered:
     """A store in which one object has other content, for readers."""
 
-    def __init__(self, store: ObjectStore, key: str, content: bytes) -> None:
-        self._store, self._key, self._content = store, key, content
+    def __init__(self, store: ObjectStore, key: str, content: bytes, metadata: Mapping[str, str]) -> None:
+        self._store, self._key, self._content, self._metadata = store, key, content, metadata
 
     def read_into(self, key: str, buffer: memoryview, *, start: int) -> Mapping[str, str]:
         if key != self._key:
@@ -325,7 +327,7 @@ class _Altered:
         if start + len(buffer) > len(self._content):
             raise TruncatedData(key, len(self._content), f"{len(buffer)} bytes wanted from {start} on")
         buffer[:] = self._content[start : start + len(buffer)]
-        return NO_METADATA
+        return self._metadata
 
     def stream_into(self, key: str, buffers: Sequence[memoryview], *, start: int) -> Generator[None, None, None]:
         for buffer in buffers:
@@ -337,8 +339,8 @@ class _Altered:
         return self._store.stat(key) if key != self._key else ObjectInfo(key, len(self._content), "")
 
 
-def _altered(archived: Archived, key: str, content: bytes) -> Archived:
-    return replace(archived, store=cast(ObjectStore, _Altered(archived.store, key, content)))
+def _altered(archived: Archived, key: str, content: bytes, metadata: Mapping[str, str]) -> Archived:
+    return replace(archived, store=cast(ObjectStore, _Altered(archived.store, key, content, metadata)))
 
 
 def refused(call: Callable[[], object], kind: type[HeadwaterError]) -> HeadwaterError:
