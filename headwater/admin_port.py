@@ -119,7 +119,8 @@ def page_facts(session: Session, logs: Logs, vitals: Vitals) -> "PageFacts":
 
 @contextmanager
 def open_admin_port(session: Session, logs: Logs, vitals: Vitals) -> Iterator[None]:
-    """For the time of a block; over TCP unless that is switched off. Raises UsageError when a configured address, token or certificate
+    """For the time of a block; over TCP unless that is switched off. What a command has written to the bucket because nothing listened yet
+    is read after that. Raises UsageError when a configured address, token or certificate
     cannot be used. The default address, where another process has it, must not keep an agent from archiving.
     """
     config = session.config.admin
@@ -189,6 +190,8 @@ def open_admin_port(session: Session, logs: Logs, vitals: Vitals) -> Iterator[No
         )
         server = AdminServer(replace(config, listen=""), app, session.config.node.data_dir)
     with server, _remembered(vitals.scrubs), _kept(vitals.board, session):
+        for shared in (session.pauses, session.settings):
+            shared.expire()
         yield
 
 

@@ -15,6 +15,7 @@ from headwater.admin.local_socket import socket_address
 from headwater_core import errors
 
 LINE_BYTES_MAX = 4 << 20
+LATE_S = 5.0  # for what the bucket has already
 SILENCE_S = 30.0  # several times what the agent lets pass between two lines, also while the work itself waits
 JSON, JSON_LINES = "application/json", "application/x-ndjson"
 
@@ -181,6 +182,15 @@ class _LocalSocket(socket.socket):
                 raise TimeoutError("timed out")
             self.settimeout(left_s)
         return super().recv_into(*arguments)
+
+
+def tell_late_agent(data_dir: Path, path: str, body: Mapping[str, Any]) -> None:
+    """Repeat a change that was written to the bucket because no agent listened: one that has begun to listen since may have read the bucket
+    before. One that begins later reads it after that. Raises nothing: the bucket has the change, and every agent reads it within a minute.
+    """
+    with suppress(errors.HeadwaterError):
+        for _ in AgentApi(data_dir).rows(path, body, timeout_s=LATE_S, silence_s=LATE_S):
+            pass
 
 
 def _raised(outcome: Mapping[str, Any]) -> errors.HeadwaterError:

@@ -51,6 +51,7 @@ class KnownDocument(Generic[T]):
         self.known: T | None = None
         self._read_for = -1  # the announced version that the bucket was last read for
         self._again_s = self._not_before_s = float("-inf")  # when to read again, whatever is announced; and after a failure
+        self._expired = 0  # how often what was known became old at once
         self.changed: Callable[[], object] = lambda: None
 
     def now(self) -> T:
@@ -85,6 +86,11 @@ class KnownDocument(Generic[T]):
         if self._clock.monotonic_s() >= self._again_s:
             self._try_read()
 
+    def expire(self) -> None:
+        """What was read, or is being read, may lack what others have written since: the next look reads again."""
+        self._expired += 1
+        self._again_s = float("-inf")
+
     def _try_read(self) -> bool:
         now_s = self._clock.monotonic_s()
         if now_s < self._not_before_s:
@@ -99,11 +105,13 @@ class KnownDocument(Generic[T]):
 
     def _replace(self, find: Callable[[], T]) -> T:
         with self._lock:
+            expired = self._expired
             before, found = self.known, find()
             if found.version == 0 and before is not None and before.version > 0:  # it may be an empty mount point
                 raise StoreGone("a document that all agents share was in the bucket and is not: restore it, or mount the bucket again")
             self.known = found
-            self._again_s = self._clock.monotonic_s() + REFRESH_S
+            if expired == self._expired:
+                self._again_s = self._clock.monotonic_s() + REFRESH_S
             matters = self._taken(before, found)
         if matters:
             self.changed()

@@ -59,7 +59,7 @@ def resume(config: "Config", selection: str | None, everything: bool, dry_run: b
 
 
 def _do(config: "Config", request: dict[str, Any], dry_run: bool, form: str, *, resume: bool) -> None:
-    from headwater.agent_api import AgentApi, NoAgent
+    from headwater.agent_api import AgentApi, NoAgent, tell_late_agent
     from headwater.command_operation import begin_operation
     from headwater.pause_change import PauseChange, pause_rows
     from headwater.store_identity import check_belongs
@@ -68,16 +68,18 @@ def _do(config: "Config", request: dict[str, Any], dry_run: bool, form: str, *, 
 
     change = PauseChange(**request)
     decide = change.resume if resume else change.pause
+    path = "/v1/resume" if resume else "/v1/pause"
     try:
         if dry_run:
             rows = list(pause_rows(decide(open_bucket(config).manifests.load_pauses())))
         else:
-            path, operation_id = "/v1/resume" if resume else "/v1/pause", begin_operation()
+            operation_id = begin_operation()
             rows = list(AgentApi(config.node.data_dir).rows(path, request, operation_id=operation_id, timeout_s=AGENT_S))
     except NoAgent:
         bucket = open_bucket(config)
         check_belongs(bucket.manifests, url=bucket.store.url, data_dir=config.node.data_dir)
         rows = list(pause_rows(bucket.manifests.change_pauses(decide)))
+        tell_late_agent(config.node.data_dir, path, request)
     emit(form, COLUMNS, rows if form != "table" else [row | {"since": time_text(row["since_ms"])} for row in rows])
     if not rows:
         say("nothing is paused")

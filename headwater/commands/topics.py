@@ -345,7 +345,7 @@ def set_tiered_read_priority(config: "Config", topic: str, policy: str, dry_run:
 
 def set_by_command(config: "Config", topic: str, values: dict[str, str | None], form: str, *, dry_run: bool) -> None:
     """By the agent on the data directory, so that it and its peers know at once; else in the bucket. Prints what has changed."""
-    from headwater.agent_api import AgentApi, NoAgent
+    from headwater.agent_api import AgentApi, NoAgent, tell_late_agent
     from headwater.setting_change import SettingChange, change_rows
     from headwater.store_identity import check_belongs
     from headwater.wiring import open_bucket
@@ -356,14 +356,15 @@ def set_by_command(config: "Config", topic: str, values: dict[str, str | None], 
         _check_triggers(config, change, manifests)
         emit(form, CHANGES, change_rows(change, lambda decide: decide(manifests.load_settings()), dry_run=True))
         return
+    body = {"topic": topic, "values": values, "by": config.node.id}
     try:
-        body = {"topic": topic, "values": values, "by": config.node.id}
         rows = list(AgentApi(config.node.data_dir).rows("/v1/settings", body, timeout_s=AGENT_S))
     except NoAgent:
         bucket = open_bucket(config)
         check_belongs(bucket.manifests, url=bucket.store.url, data_dir=config.node.data_dir)
         _check_triggers(config, change, bucket.manifests)
         rows = list(change_rows(change, bucket.manifests.change_settings))
+        tell_late_agent(config.node.data_dir, "/v1/settings", body)
     emit(form, CHANGES, rows)
 
 

@@ -1,7 +1,16 @@
 """`headwater pause` and `resume`, as a user runs them: with an agent that obeys, and without."""
 
+from collections.abc import Iterator
 from typing import Any
 
+import pytest
+
+from headwater.admin_port import Vitals, open_admin_port
+from headwater.agent_api import AgentApi, NoAgent
+from headwater.config import load
+from headwater.session import open_session
+from headwater.wiring import open_logs
+from headwater_core.partition import TopicPartition
 from tests.headwater.conftest import Stage
 from tests.headwater.test_agent import running
 
@@ -50,6 +59,41 @@ def test_an_agent_obeys_at_once_and_after_a_restart(stage: Stage) -> None:
         assert status["state"] == "paused", (status["reason"], status["age_s"])
     warnings = {event["event"] for event in agent.events if event.get("level") in ("warning", "error")}
     assert warnings <= {"retention_near"}, "an old log, which its broker would have deleted by now"
+
+
+def test_what_was_changed_before_an_agent_listened_is_read_by_it_after_that(stage: Stage) -> None:
+    stage.bucket.mkdir()
+    assert paused(stage, "pause", "--all") == ["everything"]
+    flags = {"node.data_dir": str(stage.data_dir), "store.url": f"file://{stage.bucket}", "admin.listen": ""}
+    config = load(file=None, environ={}, flags=flags)
+    with open_session(config) as session, open_logs(config, session.bucket) as logs:
+        assert session.pauses.now().of(TopicPartition(TOPIC, 0)) is not None
+        assert paused(stage, "resume", "--all") == [], "nothing listens yet"
+        with open_admin_port(session, logs, Vitals.of(session, logs)):
+            session.pauses.look(0)
+            assert session.pauses.now().of(TopicPartition(TOPIC, 0)) is None
+
+
+def test_an_agent_that_began_to_listen_while_the_bucket_was_changed_is_told(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = stage.log("pantry")
+    stage.bucket.mkdir()
+    assert paused(stage, "pause", "--all") == ["everything"]
+    with running(stage, log) as agent:
+        agent.wait_for("gateway_started")
+        agent.wait_for("topics_paused")
+        real, missed = AgentApi.rows, list[str]()
+
+        def rows(self: AgentApi, path: str, *arguments: Any, **options: Any) -> Iterator[dict[str, Any]]:
+            if not missed:
+                missed.append(path)
+                raise NoAgent("not yet")
+            return real(self, path, *arguments, **options)
+
+        monkeypatch.setattr(AgentApi, "rows", rows)
+        assert paused(stage, "resume", "--all") == []
+        agent.wait_for("operation_ended", verb="resume")
+        agent.wait_for("topics_resumed")
+    assert missed == ["/v1/resume"]
 
 
 def test_under_manual_an_agent_archives_what_a_command_requests_and_no_more(stage: Stage) -> None:

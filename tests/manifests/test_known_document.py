@@ -98,3 +98,23 @@ def test_a_change_of_our_own_is_known_at_once() -> None:
     known = Known()
     after = known.document.change(lambda before: before.changed("soup", {"read_priority": "local-only"}, now_ms=1, by="cook"))
     assert (known.document.now(), known.gets) == (after, 0)
+
+
+def test_what_expires_is_read_by_the_next_look_also_when_a_read_was_in_flight() -> None:
+    known = Known()
+    known.document.refresh()
+    known.set("local-only")
+    known.document.expire()
+    known.document.look(0)
+    known.document.look(0)
+    assert (known.gets, known.document.now().version) == (2, 1)
+
+    def write_and_expire(operation: str, key: str) -> None:
+        known.store.refuse = lambda *_: None
+        known.document.expire()
+
+    known.store.refuse = write_and_expire
+    known.document.refresh()
+    known.set("local-first")
+    known.document.look(0)
+    assert (known.gets, known.document.now().version) == (4, 2)
