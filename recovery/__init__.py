@@ -15,6 +15,7 @@ from recovery.recovery_plan import Options, PartitionPlan, RecoveryPlan, Request
 from recovery.report import RecoveryReport
 from recovery.restoration import MILESTONES, apply
 from recovery.revision import settled
+from recovery.snapshot_topics import as_in_snapshot
 from recovery.target import awaits_broker
 
 __all__ = [
@@ -49,7 +50,10 @@ def plan(
     request = Request(topics=names, options=options or Options())
     now_ms = (clock or SystemClock()).now_ms()
     found = discover(repository, names)
+    snapshot = None if request.options.cluster is None else find_snapshot(repository, request.options.cluster)
+    if snapshot is not None:
+        found = as_in_snapshot(found, snapshot.state, repository, unlisted=request.options.unlisted_topics)
     made = make_plan(found, request, now_ms=now_ms, recovery_id=uuid4().hex, cluster_id=new_kafka_id())
-    if request.options.cluster is not None:
-        made = with_cluster(made, find_snapshot(repository, request.options.cluster))
+    if snapshot is not None:
+        made = with_cluster(made, snapshot)
     return settled(made, repository, lambda each: find_lost_runs(repository.store, each), now_ms)

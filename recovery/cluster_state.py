@@ -20,6 +20,7 @@ from manifests.cluster_list import SNAPSHOT_BYTES_MAX, ListedSnapshot
 from manifests.cluster_snapshot import load_snapshot, unpack_snapshot
 from manifests.repository import ManifestRepository
 from recovery.recovery_plan import ClusterPlan, RecoveryPlan
+from recovery.snapshot_topics import with_epochs
 from recovery.target_files import publish, read_if_there
 
 _INJECTED = (QUOTA, ACL, SCRAM, TOKEN)
@@ -50,12 +51,9 @@ def with_cluster(plan: RecoveryPlan, found: SnapshotFound) -> RecoveryPlan:
     left_out, notes, problems = list(plan.left_out), list(plan.notes), list(plan.problems)
     if cluster_id != plan.source_cluster_id:
         problems.append(f"the snapshots are of cluster {cluster_id}, and the topics of {plan.source_cluster_id}")
-    planned = {topic.topic: topic for topic in plan.topics}
-    for name in sorted(state.topics):
-        if name not in planned:
-            left_out.append(f"{name}: a topic of the cluster that the archive does not hold")
-        elif planned[name].topic_id != state.topics[name].topic_id:
-            notes.append(f"{name}: the snapshot has another incarnation of it, {state.topics[name].topic_id}")
+    planned = {topic.topic for topic in plan.topics}
+    left_out += [f"{name}: a topic of the cluster that the archive does not hold" for name in sorted(state.topics.keys() - planned)]
+    topics = tuple(with_epochs(topic, state.topics.get(topic.topic)) for topic in plan.topics)
     if not listed.has_secrets:
         left_out.append("users, delegation tokens and passwords in settings: the snapshot was taken with cluster.secrets = false")
     if state.unread:
@@ -78,7 +76,7 @@ def with_cluster(plan: RecoveryPlan, found: SnapshotFound) -> RecoveryPlan:
         quotas=len(state.others.get(QUOTA, {})),
         next_producer_id=state.next_producer_id,
     )
-    return replace(plan, cluster=cluster, left_out=tuple(left_out), notes=tuple(notes), problems=tuple(problems))
+    return replace(plan, topics=topics, cluster=cluster, left_out=tuple(left_out), notes=tuple(notes), problems=tuple(problems))
 
 
 def injected_records(state: ClusterMetadata, node_id: int) -> Iterator[bytes]:

@@ -63,7 +63,7 @@ def discover(repository: ManifestRepository, topics: Iterable[str] | None) -> Fo
         manifests, lost = _named(repository, topics), []
     found: list[ArchivedTopic] = []
     with ContextThreads(_READERS, "recover-discover") as pool:
-        for manifest, archived in zip(manifests, pool.map(lambda each: _archived(repository, each), manifests), strict=True):
+        for manifest, archived in zip(manifests, pool.map(lambda each: load_archived(repository, each), manifests), strict=True):
             if isinstance(archived, ArchivedTopic):
                 found.append(archived)
             elif topics is None:
@@ -86,7 +86,7 @@ def _named(repository: ManifestRepository, topics: Iterable[str]) -> list[TopicM
     return [repository.resolve(topic) if topic_id is None else repository.incarnation(topic, topic_id) for topic, topic_id in meant.items()]
 
 
-def _archived(repository: ManifestRepository, manifest: TopicManifest) -> ArchivedTopic | HeadwaterError:
+def load_archived(repository: ManifestRepository, manifest: TopicManifest) -> ArchivedTopic | HeadwaterError:
     """The topic with its heads, or what is wrong with it when no head of it can be read; raises what the store raises otherwise."""
     heads: dict[int, Head] = {}
     damaged: dict[int, HeadwaterError] = {}

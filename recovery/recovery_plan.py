@@ -35,6 +35,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
                      knows them; `cut` ends the log before them; `keep` leaves them open
     keep_offsets     committed offsets ahead of the recovered logs stay as they are
     cluster          the whole cluster, with this snapshot of its metadata: a number, or `latest`; None: topics alone
+    unlisted_topics  with topics that this snapshot does not have
     """
 
     partitions: int | None = None
@@ -47,6 +48,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     open_transactions: Literal["abort", "keep", "cut"] = "abort"
     keep_offsets: bool = False
     cluster: str | None = None
+    unlisted_topics: bool = False
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,7 +125,7 @@ class PartitionPlan(msgspec.Struct, frozen=True, kw_only=True):
     """One partition directory.
 
     start_offset, next_offset   log start, and end of what is archived
-    leader_epoch     the highest anywhere in the archive of this partition, superseded branches included
+    leader_epoch     the highest anywhere in the archive of this partition, superseded branches included, or in the cluster's snapshot
     max_producer_id  the highest that a coordinator can have given
     manifest_version of the head the plan was made from; 0 when the partition has none
     entries          in offset order; each becomes one segment file, a gap becomes none

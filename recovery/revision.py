@@ -56,7 +56,9 @@ def _planned_again(
                 held = manifests.load(identity)
                 listed = {entry.key for entry in held.head.entries} if held else set()
                 if held and not all(entry.key in listed for entry in partition.files):
-                    found[place] = check_partition(identity, plan_partition(held.head, before_ms, size_bytes))
+                    planned = plan_partition(held.head, before_ms, size_bytes)
+                    planned = replace(planned, leader_epoch=max(planned.leader_epoch, partition.leader_epoch))  # a snapshot may have more
+                    found[place] = check_partition(identity, planned)
             except (CorruptData, ForeignOwner, UnsupportedFormat):
                 continue  # nothing better can be planned: what is lost stays lost
     return found

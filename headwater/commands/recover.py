@@ -75,10 +75,15 @@ def _which_cluster(verb: Callable[..., None]) -> Callable[..., None]:
         help="With the cluster's metadata as it was then: a time, or a snapshot's number. Data comes back as far as it is archived."
         "  [default: the newest]",
     )
+    @click.option(
+        "--unlisted-topics",
+        is_flag=True,
+        help="Recover topics too that the snapshot does not have: deleted before it, or created after it.",
+    )
     @_how_to_recover
     @functools.wraps(verb)
-    def with_cluster(at: str, asked: dict[str, Any], **rest: Any) -> None:
-        verb(names=None, asked=asked | {"cluster": at}, **rest)
+    def with_cluster(at: str, unlisted_topics: bool, asked: dict[str, Any], **rest: Any) -> None:
+        verb(names=None, asked=asked | {"cluster": at, "unlisted_topics": unlisted_topics}, **rest)
 
     return with_cluster
 

@@ -122,7 +122,10 @@ def test_a_snapshot_that_was_exchanged_is_not_recovered(tmp_path: Path) -> None:
 
 def test_what_does_not_come_back_is_left_out_by_name() -> None:
     soup = Kitchen().state.topics["menu"]
-    topics = {**MetadataLog(unpack("kitchen") / DIRECTORY).read().topics, "soup": replace(soup, name="soup")}
+    topics = {
+        **MetadataLog(unpack("kitchen") / DIRECTORY).read().topics,
+        "soup": replace(soup, name="soup", topic_id="AAAAAAAAAAAAAAAAAAAAAQ"),
+    }
     plan = Kitchen(topics=topics, unread={99: 3}, unknown=(b"\x01\x63\x00later",) * 3).plan()
     assert plan.left_out == (
         "soup: a topic of the cluster that the archive does not hold",

@@ -1,0 +1,79 @@
+"""The topics of a recovered cluster are those of the snapshot: which incarnations, how many partitions, which settings.
+
+A topic's manifest follows the cluster with a delay, and knows nothing of an earlier time. Data comes back as far as it is archived.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace as with_fields
+
+from msgspec.structs import replace
+
+from headwater_core.errors import CorruptData, ForeignOwner, HeadwaterError, NotFound, UnsupportedFormat
+from headwater_core.segments.metadata.cluster_metadata import ClusterMetadata, TopicMetadata
+from manifests.repository import ManifestRepository
+from manifests.topic import PARTITIONS_MAX
+from recovery.discovery import ArchivedTopic, Found, load_archived
+from recovery.recovery_plan import TopicPlan
+
+
+def as_in_snapshot(found: Found, state: ClusterMetadata, repository: ManifestRepository, *, unlisted: bool) -> Found:
+    """`found`, with each topic as `state` has it.
+
+    unlisted  topics that `state` does not have come back too, as the archive has them; else they are lost, by name
+
+    Raises what the store raises when it does not answer.
+    """
+    topics: list[ArchivedTopic] = []
+    lost, notes = list(found.lost), list(found.notes)
+    for archived in found.topics:
+        name, topic_id = archived.manifest.topic, archived.manifest.topic_id
+        wanted = state.topics.get(name)
+        if wanted is None and unlisted:
+            notes.append(f"{name}: the snapshot does not have it; it comes back as the archive has it")
+            topics.append(archived)
+        elif wanted is None:
+            lost.append(f"{name}: the snapshot does not have it, it was deleted before or created after: --unlisted-topics recovers it")
+        elif wanted.topic_id == topic_id:
+            topics.append(_as_in(archived, wanted))
+            notes += _differences(archived, topics[-1])
+        else:
+            other: ArchivedTopic | HeadwaterError
+            try:
+                other = load_archived(repository, repository.incarnation(name, wanted.topic_id))
+            except (CorruptData, ForeignOwner, NotFound, UnsupportedFormat) as error:
+                other = error
+            if isinstance(other, HeadwaterError):
+                lost.append(f"{name}: the snapshot has incarnation {wanted.topic_id}, the archive means {topic_id}: {other}")
+                continue
+            notes.append(f"{name}: as incarnation {wanted.topic_id}, which the snapshot has; the archive means {topic_id} by the name")
+            topics.append(_as_in(other, wanted))
+            notes += _differences(other, topics[-1])
+    return with_fields(found, topics=topics, lost=lost, notes=notes)
+
+
+def _as_in(archived: ArchivedTopic, wanted: TopicMetadata) -> ArchivedTopic:
+    """With the settings of `wanted`. Kafka never takes a partition away: those added since come back with their data."""
+    count = min(max(archived.manifest.partitions, len(wanted.partitions)), PARTITIONS_MAX)
+    return with_fields(archived, manifest=replace(archived.manifest, partitions=count, configs=dict(wanted.configs)))
+
+
+def _differences(archived: ArchivedTopic, planned: ArchivedTopic) -> Sequence[str]:
+    """What the snapshot says otherwise than the archive, for people."""
+    name, before, after = archived.manifest.topic, archived.manifest.configs, planned.manifest.configs or {}
+    notes = []
+    if planned.manifest.partitions != archived.manifest.partitions:
+        notes.append(
+            f"{name}: {planned.manifest.partitions} partitions as in the snapshot; its manifest has {archived.manifest.partitions}"
+        )
+    if before is not None and (changed := sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))):
+        notes.append(f"{name}: settings as in the snapshot; its manifest has others for {', '.join(changed)}")
+    return notes
+
+
+def with_epochs(topic: TopicPlan, wanted: TopicMetadata | None) -> TopicPlan:
+    """`topic` with leader epochs not below those of `wanted`: a client that has seen an epoch waits without end for a broker below it."""
+    if wanted is None or wanted.topic_id != topic.topic_id:
+        return topic
+    epochs = {number: partition.leader_epoch for number, partition in wanted.partitions.items()}
+    raised = (replace(each, leader_epoch=max(each.leader_epoch, epochs.get(each.partition, 0))) for each in topic.partitions)
+    return replace(topic, partitions=tuple(raised))

@@ -1,0 +1,97 @@
+"""A recovered cluster has the topics of the snapshot, whatever their manifests say meanwhile."""
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+import recovery
+from headwater_core.errors import NotFound, VerificationFailed
+from headwater_core.segments.metadata.cluster_metadata import TopicMetadata
+from headwater_core.segments.metadata.metadata_log import DIRECTORY, MetadataLog
+from manifests import keys
+from manifests.topic import TopicManifest, encode_topic
+from recovery.recovery_plan import RecoveryPlan, TopicPlan
+from tests.fixtures import unpack
+from tests.recovery.test_cluster_state import CLUSTER, Kitchen
+
+
+def as_changed(**changed: TopicMetadata | None) -> Kitchen:
+    """The archived kitchen, with these topics otherwise, or not at all, in the snapshot."""
+    topics = {**MetadataLog(unpack("kitchen") / DIRECTORY).read().topics, **changed}
+    return Kitchen(topics={name: topic for name, topic in topics.items() if topic is not None})
+
+
+def menu() -> TopicMetadata:
+    return MetadataLog(unpack("kitchen") / DIRECTORY).read().topics["menu"]
+
+
+def of(plan: RecoveryPlan, name: str) -> TopicPlan:
+    [topic] = [each for each in plan.topics if each.topic == name]
+    return topic
+
+
+def test_settings_partitions_and_epochs_are_those_of_the_snapshot() -> None:
+    [first] = menu().partitions.values()
+    partitions = {0: replace(first, leader_epoch=40), 1: replace(first, leader_epoch=7)}
+    kitchen = as_changed(menu=replace(menu(), configs={"cleanup.policy": "delete", "retention.ms": "5000"}, partitions=partitions))
+    plan = kitchen.plan()
+    planned = of(plan, "menu")
+    assert (planned.configs["cleanup.policy"], planned.held["retention.ms"]) == ("delete", "5000")
+    assert [(each.partition, each.first_epoch) for each in planned.partitions] == [(0, 40), (1, 7)]
+    assert "menu: 2 partitions as in the snapshot; its manifest has 1" in plan.notes
+    assert "menu: settings as in the snapshot; its manifest has others for cleanup.policy, retention.ms" in plan.notes
+    assert kitchen.plan(recovery.Options()).topics != plan.topics
+
+
+def test_partitions_that_were_added_after_the_snapshot_keep_their_data() -> None:
+    orders = MetadataLog(unpack("kitchen") / DIRECTORY).read().topics["orders.in"]
+    plan = as_changed(**{"orders.in": replace(orders, partitions={0: orders.partitions[0]})}).plan()
+    assert len(of(plan, "orders.in").partitions) == 4
+
+
+def test_where_no_broker_gave_the_settings_the_snapshot_does() -> None:
+    kitchen = Kitchen()
+    manifest = kitchen.repository.resolve("menu")
+    silent = msgspec.structs.replace(manifest, configs=None, version=manifest.version + 1)
+    put(kitchen, silent)
+    assert any("--partitions menu=1" in each for each in kitchen.plan(recovery.Options()).problems)
+    plan = kitchen.plan()
+    assert (plan.problems, of(plan, "menu").compacted) == ((), True)
+
+
+def test_another_incarnation_is_recovered_when_the_snapshot_has_it() -> None:
+    old = "AAAAAAAAAAAAAAAAAAAAAQ"
+    kitchen = as_changed(menu=replace(menu(), topic_id=old))
+    assert any(each.startswith(f"menu: the snapshot has incarnation {old}") for each in kitchen.plan().left_out)
+    put(kitchen, msgspec.structs.replace(kitchen.repository.resolve("menu"), topic_id=old))
+    plan = kitchen.plan()
+    assert of(plan, "menu").topic_id == old
+    assert any(each.startswith(f"menu: as incarnation {old}") for each in plan.notes)
+
+
+def test_a_deleted_topic_stays_deleted_unless_it_is_requested() -> None:
+    kitchen = as_changed(menu=None)
+    plan = kitchen.plan()
+    assert "menu" not in {topic.topic for topic in plan.topics}
+    assert [each.partition(":")[0] for each in plan.left_out] == ["menu"]
+    asked = kitchen.plan(recovery.Options(cluster="latest", unlisted_topics=True))
+    assert of(asked, "menu").partitions[0].manifest_version > 0
+    assert asked.left_out == ()
+    assert any(each.startswith("menu: the snapshot does not have it") for each in asked.notes)
+
+
+def test_a_cluster_without_any_of_the_topics_is_not_recovered() -> None:
+    with pytest.raises(VerificationFailed, match=r"nothing can be recovered: .*menu: the snapshot does not have it"):
+        Kitchen(topics={}).plan(CLUSTER)
+
+
+def put(kitchen: Kitchen, manifest: TopicManifest) -> None:
+    """In place of what is there."""
+    raw, key = encode_topic(manifest), keys.topic_manifest(manifest.topic, manifest.topic_id)
+    try:
+        tag = kitchen.store.get(key)[1]
+    except NotFound:
+        kitchen.store.create(key, raw)
+    else:
+        kitchen.store.replace(key, raw, expected_tag=tag)
