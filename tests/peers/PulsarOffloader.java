@@ -28,6 +28,8 @@ import org.apache.bookkeeper.mledger.offload.jcloud.impl.BlobStoreManagedLedgerO
 import org.apache.bookkeeper.mledger.offload.jcloud.impl.OffsetsCache;
 import org.apache.bookkeeper.mledger.offload.jcloud.provider.JCloudBlobStoreProvider;
 import org.apache.bookkeeper.mledger.offload.jcloud.provider.TieredStorageConfiguration;
+import org.apache.bookkeeper.mledger.proto.MLDataFormats.OffloadContext;
+import org.apache.bookkeeper.mledger.proto.MLDataFormats.OffloadSegment;
 import org.apache.bookkeeper.net.BookieId;
 import org.jclouds.blobstore.BlobStore;
 import org.jclouds.blobstore.domain.Blob;
@@ -44,6 +46,8 @@ import org.jclouds.domain.Credentials;
  *   ledger LEDGER UUID                             what the index says of the ledger
  *   read LEDGER UUID FIRST,LAST...                 opened once, a line per entry of each range, in turn; then how often it called getBlob
  *   delete LEDGER UUID
+ *   stream LEDGER UUID,UUID... FIRST,LAST...       of a ledger in streaming objects: what its index says, and a line per entry of each range,
+ *                                                  each by a handle of its own
  */
 public final class PulsarOffloader {
     private static final int PART_BYTES_MIN = 5 << 20;
@@ -82,6 +86,10 @@ public final class PulsarOffloader {
             return;
         }
         long ledgerId = Long.parseLong(args[1]);
+        if (args[0].equals("stream")) {
+            stream(out, ledgerId, args[2].split(","), Arrays.copyOfRange(args, 3, args.length));
+            return;
+        }
         UUID uuid = UUID.fromString(args[2]);
         switch (args[0]) {
             case "offload" -> offload(new Ledger(ledgerId, entries(Path.of(args[4]))), uuid, Integer.parseInt(args[3]));
@@ -132,17 +140,39 @@ public final class PulsarOffloader {
         AtomicInteger gets = new AtomicInteger();
         try (Bucket bucket = new Bucket(properties, gets)) {
             ReadHandle handle = get(bucket.offloader.readOffloaded(ledgerId, uuid, bucket.driverMetadata()));
-            for (String range : ranges) {
-                String[] ends = range.split(",");
-                try (LedgerEntries entries = get(handle.readAsync(Long.parseLong(ends[0]), Long.parseLong(ends[1])))) {
-                    for (LedgerEntry each : entries)
-                        out.println("{\"entry_id\":" + each.getEntryId() + ",\"length\":" + each.getLength() + ",\"sha256\":\""
-                                + Hashing.sha256().hashBytes(each.getEntryBytes()) + "\"}");
-                }
-            }
+            for (String range : ranges)
+                read(out, handle, range);
             get(handle.closeAsync());
         }
         out.println("{\"gets\":" + gets + "}");
+    }
+
+    /** A handle that has come to an object's end raises EOFException from then on: so each range has one. */
+    private void stream(PrintStream out, long ledgerId, String[] uuids, String[] ranges) throws Exception {
+        OffloadContext.Builder context = OffloadContext.newBuilder();
+        for (String each : uuids) {
+            UUID uuid = UUID.fromString(each);
+            context.addOffloadSegment(OffloadSegment.newBuilder().setUidMsb(uuid.getMostSignificantBits())
+                    .setUidLsb(uuid.getLeastSignificantBits()).setComplete(true));
+        }
+        try (Bucket bucket = new Bucket(properties, null)) {
+            for (String range : ranges) {
+                ReadHandle handle = get(bucket.offloader.readOffloaded(ledgerId, context.build(), bucket.driverMetadata()));
+                if (range == ranges[0])
+                    out.println("{\"last_entry_id\":" + handle.getLastAddConfirmed() + ",\"length\":" + handle.getLength() + "}");
+                read(out, handle, range);
+                get(handle.closeAsync());
+            }
+        }
+    }
+
+    private static void read(PrintStream out, ReadHandle handle, String range) throws Exception {
+        String[] ends = range.split(",");
+        try (LedgerEntries entries = get(handle.readAsync(Long.parseLong(ends[0]), Long.parseLong(ends[1])))) {
+            for (LedgerEntry each : entries)
+                out.println("{\"entry_id\":" + each.getEntryId() + ",\"length\":" + each.getLength() + ",\"sha256\":\""
+                        + Hashing.sha256().hashBytes(each.getEntryBytes()) + "\"}");
+        }
     }
 
     private static <T> T get(CompletableFuture<T> future) throws Exception {

@@ -26,6 +26,14 @@ class Read(NamedTuple):
     gets: int
 
 
+class Stream(NamedTuple):
+    """Entries in the order in which Pulsar returned them, and what the last object's index says of their ledger."""
+
+    entries: list[SeenEntry]
+    last_entry_id: int
+    length: int
+
+
 class PulsarOffloader:
     """On one bucket."""
 
@@ -46,6 +54,15 @@ class PulsarOffloader:
         """Entries of the ranges (first, last), both inclusive, in turn. Raises AssertionError with what Pulsar raised."""
         lines = _java().request("read", str(ledger_id), uuid, *(f"{first},{last}" for first, last in ranges))
         return Read([SeenEntry(**line) for line in lines[:-1]], lines[-1]["gets"])
+
+    def stream(self, uuids: Sequence[str], ledger_id: int, ranges: Sequence[tuple[int, int]]) -> Stream:
+        """Entries of the ranges (first, last), both inclusive, of a ledger in the streaming objects `uuids`, which are in order.
+
+        Pulsar's reader answers a range with more than that: of each object that has some of it the entries before it, too, and the last
+        object's first. Raises AssertionError with what Pulsar raised.
+        """
+        lines = _java().request("stream", str(ledger_id), ",".join(uuids), *(f"{first},{last}" for first, last in ranges))
+        return Stream([SeenEntry(**line) for line in lines[1:]], **lines[0])
 
     def delete(self, uuid: str, ledger_id: int) -> None:
         _java().request("delete", str(ledger_id), uuid)

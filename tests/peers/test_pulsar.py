@@ -1,9 +1,12 @@
-"""Ledgers in the layout that Pulsar ships: what we write is read by Pulsar's own classes, and what they write by ours. `make peers`."""
+"""Ledgers in the layouts that Pulsar ships: what we write is read by Pulsar's own classes, and what they write by ours. `make peers`.
+
+Streaming objects that Pulsar has written are fixtures: tests/headwater_core/layouts/test_pulsar_stream.py.
+"""
 
 import hashlib
 import io
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from random import Random
@@ -14,6 +17,7 @@ from headwater_core.errors import CorruptData
 from headwater_core.layouts import NewRun
 from headwater_core.layouts.blocks import BlocksLayout
 from headwater_core.layouts.pulsar_ledger import PulsarLedger
+from headwater_core.layouts.streaming import LedgerEntries, OfferResult, OffloadBudget, StreamingLayout, StreamingOffloader
 from headwater_core.layouts.testing import PARTITION, a_run, scanned
 from headwater_core.objectstore.s3 import S3Store
 from headwater_core.segments.batch_walk import headers
@@ -125,6 +129,54 @@ def test_a_cold_read_in_the_middle_of_a_block_takes_fewer_requests_than_pulsars(
     assert (bytes(content), theirs.entries) == (entries[wanted], [seen(entries)[wanted]])
     ours = sum(metered.calls.values())
     assert ours <= 3 < theirs.gets, f"{ours} requests, Pulsar's reader {theirs.gets}"
+
+
+@pytest.mark.parametrize("value_bytes", [9_000, 300_000], ids=["in one block", "in many blocks"])
+def test_pulsar_reads_a_run_that_was_archived_whole_as_streaming(
+    value_bytes: int, pulsar_and_store: tuple[PulsarOffloader, S3Store]
+) -> None:
+    (pulsar, store), key, run = pulsar_and_store, str(uuid.uuid4()), a_run(value_bytes=value_bytes)
+    scan, expected = scanned(run), seen(batches(run))
+    new = NewRun(PARTITION, scan.base_offset, scan.last_offset, key, "", io.BytesIO(run), scan)
+    StreamingLayout().offload(store, [new], {})
+    assert pulsar.stream([key], scan.base_offset, [(0, len(expected) - 1)]) == (expected, len(expected) - 1, 0)
+    for entry_id in Random(3).sample(range(len(expected)), 5):
+        assert pulsar.stream([key], scan.base_offset, [(entry_id, entry_id)]).entries == expected[: entry_id + 1]
+
+
+def test_pulsar_reads_ledgers_that_share_an_object_and_one_that_lies_in_two(pulsar_and_store: tuple[PulsarOffloader, S3Store]) -> None:
+    (pulsar, store), entries = pulsar_and_store, batches(a_run(90, value_bytes=200_000))
+    ledgers = {3: (17, entries[:9]), 40: (0, entries[9:11]), 60: (0, entries[11:60]), 80: (0, entries[60:])}
+    sealed = {ledger_id: (first + len(own), sum(map(len, own))) for ledger_id, (first, own) in ledgers.items() if ledger_id != 80}
+    first_object = streamed(store, [(3, *ledgers[3]), (40, *ledgers[40]), (60, 0, entries[11:50])], {3: sealed[3], 40: sealed[40]})
+    second_object = streamed(store, [(60, 39, entries[50:60]), (80, *ledgers[80])], {60: sealed[60]})
+    keys = {3: [first_object], 40: [first_object], 60: [first_object, second_object], 80: [second_object]}
+    for ledger_id, (first, own) in ledgers.items():
+        expected = [each._replace(entry_id=first + each.entry_id) for each in seen(own)]
+        last = expected[-1].entry_id
+        found = pulsar.stream(keys[ledger_id], ledger_id, [(first, last)])
+        assert (sorted(found.entries), found.last_entry_id) == (expected, last)
+        assert found.length == (sealed[ledger_id][1] if ledger_id in sealed else 0)
+        for entry in Random(4).sample(expected, min(len(expected), 5)):
+            begin = 39 if ledger_id == 60 and entry.entry_id >= 39 else first  # of the object where it is
+            wanted = expected[begin - first : entry.entry_id - first + 1]
+            assert pulsar.stream(keys[ledger_id], ledger_id, [(entry.entry_id, entry.entry_id)]).entries == wanted
+
+
+def streamed(store: S3Store, ledgers: Sequence[tuple[int, int, list[bytes]]], sealed: Mapping[int, tuple[int, int]]) -> str:
+    """The key of an object that was offloaded while these grew: ledger, first entry, and entries. sealed: entries and bytes of a ledger."""
+    uid = uuid.uuid4()
+    offloader = StreamingOffloader(store, PARTITION, prefix="", fence=7, budget=OffloadBudget(1 << 30))
+    handle = offloader.streaming_offload(uid, {"bucket": "peers"}, assigned_ms=1_700_000_000_000)
+    for ledger_id, first, entries in ledgers:
+        for entry_id, content in enumerate(entries, first):
+            assert handle.offer(LedgerEntries(ledger_id, entry_id, content)) is OfferResult.SUCCESS
+            handle.send_part()
+    for ledger_id, (count, size_bytes) in sealed.items():
+        handle.seal_ledger(ledger_id, entries=count, size_bytes=size_bytes, closed_ms=1_700_000_600_000)
+    handle.close(offloaded_ms=1_700_000_700_000)
+    handle.result()
+    return str(uid)
 
 
 def _seen(entry_id: int, content: bytes) -> tuple[int, int, str]:
