@@ -53,7 +53,7 @@ class HeldHead:
 
     def has_objects(self) -> bool:
         """Are there objects of the partition? They prove that there was a manifest: the first claim comes before the first upload."""
-        return next(iter(self._repository.store.list(keys.data_prefix(self._partition))), None) is not None
+        return any(next(iter(self._repository.store.list(each)), None) is not None for each in _data_prefixes(self._partition))
 
     def commit(self, after: Head) -> Head:
         """Raises what ManifestRepository.commit raises; after CommitLost, the head that came first is held."""
@@ -67,10 +67,16 @@ class HeldHead:
         return self._held.head
 
     def _is_gone(self, version: int) -> CorruptData:
-        was = f"version {version} was committed" if version else f"it listed the objects below {keys.data_prefix(self._partition)}"
+        below = " and ".join(_data_prefixes(self._partition))
+        was = f"version {version} was committed" if version else f"it listed the objects below {below}"
         return CorruptData(
             keys.head(self._partition),
             0,
             f"{was} and is no longer in {self._repository.store.url}: restore it, or mount the bucket again; to begin again without what "
             "it listed, remove the partition's objects and the data directory's control folder",
         )
+
+
+def _data_prefixes(partition: PartitionId) -> tuple[str, str]:
+    """All that hold its data objects."""
+    return keys.data_prefix(partition), keys.stream_prefix(partition)

@@ -22,6 +22,7 @@ from headwater_core.partition import PartitionId, topic_id_text
 from headwater_core.segments.log_dirs import LogDirs
 from manifests import keys
 from tests.archival.builders import EVERYTHING, PARTITION, SEALED, Agent, Directory, fill, live_bytes, load, ranges
+from tests.archival.stream_objects import FLUSH
 from tests.headwater_core.control.local_control import LocalControl
 from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.headwater_core.segments.builders import a_segment
@@ -389,9 +390,10 @@ def test_a_head_that_is_gone_is_not_made_again(directory: Directory, agent: Agen
         emptied.run()
 
 
-def test_a_lost_manifest_is_not_begun_again_whatever_the_control_log_knows(directory: Directory, agent: Agent) -> None:
+@pytest.mark.parametrize("policy", [EVERYTHING, FLUSH], ids=["segments", "streams"])
+def test_a_lost_manifest_is_not_begun_again_whatever_the_control_log_knows(directory: Directory, agent: Agent, policy: Policy) -> None:
     fill(directory, 0, 10, end=20)
-    agent.run()
+    agent.run(policy)
     agent.store.delete(keys.head(agent.partition))
 
     class Uninformed(LocalControl):
@@ -400,11 +402,11 @@ def test_a_lost_manifest_is_not_begun_again_whatever_the_control_log_knows(direc
         informed = False
 
     forgetful = Agent(directory.root, store=agent.store, control=Uninformed())
-    with pytest.raises(CorruptData, match=r"it listed the objects below data/.* and is no longer in"):
-        forgetful.run()
-    for info in list(agent.store.list("data/")):
+    with pytest.raises(CorruptData, match=r"it listed the objects below data/.* and stream/.* and is no longer in"):
+        forgetful.run(policy)
+    for info in [*agent.store.list("data/"), *agent.store.list("stream/")]:
         agent.store.delete(info.key)
-    assert "archived" in forgetful.run()
+    assert "archived" in forgetful.run(policy)
 
 
 def test_a_claim_that_is_taken_from_a_node_of_the_same_name_is_reported(directory: Directory) -> None:
