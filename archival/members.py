@@ -156,7 +156,8 @@ class Members:
         """Its log is not there any more."""
         with self._lock:
             gone = self._identities.pop(place, None)
-            self._drop(lambda partition: partition == gone)
+            dropped = self._drop(lambda partition: partition == gone)
+        _give_up(dropped)
 
     def retain(self, places: Collection[TopicPartition]) -> set[PartitionId]:
         """Forget all that none of these places had when it was last looked at; what they had. That is less than there are places as long as
@@ -165,7 +166,8 @@ class Members:
             for place in [each for each in self._identities if each not in places]:
                 del self._identities[place]
             present = set(self._identities.values())
-            self._drop(lambda partition: partition not in present)
+            dropped = self._drop(lambda partition: partition not in present)
+        _give_up(dropped)
         return present
 
     def _hold(self, partition: PartitionId) -> None:
@@ -174,8 +176,11 @@ class Members:
         self._resting_bytes -= archiver.head_bytes if archiver is not None else 0
 
     def _let_rest(self, partition: PartitionId, archiver: PartitionArchiver) -> None:
-        """It may be dropped, and those that have rested longest are, beyond the limits. The caller has the lock."""
+        """It may be dropped, and those that have rested longest are, beyond the limits; not while an object is open, which would have to be
+        begun anew. The caller has the lock."""
         self._hold(partition)
+        if archiver.is_streaming:
+            return
         self._resting[partition] = archiver
         self._resting_bytes += archiver.head_bytes
         while self._resting and (len(self._resting) > RESTING_MAX or self._resting_bytes > RESTING_BYTES_MAX):
@@ -184,8 +189,15 @@ class Members:
             if (member := self._members.get(longest)) is not None:
                 member.drop_archiver()
 
-    def _drop(self, is_gone: Callable[[PartitionId], bool]) -> None:
-        """The caller has the lock."""
-        for partition in [each for each, member in self._members.items() if is_gone(each) and not member.users]:
+    def _drop(self, is_gone: Callable[[PartitionId], bool]) -> list[PartitionArchiver]:
+        """The archivers that were dropped. The caller has the lock."""
+        gone = [each for each, member in self._members.items() if is_gone(each) and not member.users]
+        for partition in gone:
             self._hold(partition)
-            del self._members[partition]
+        return [archiver for partition in gone if (archiver := self._members.pop(partition).archiver) is not None]
+
+
+def _give_up(dropped: list[PartitionArchiver]) -> None:
+    """What they hold open. To be called without the lock: the store is asked."""
+    for archiver in dropped:
+        archiver.give_up("the partition is gone")

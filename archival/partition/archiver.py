@@ -227,6 +227,17 @@ class PartitionArchiver:
         is_drafted = self._draft is not None and self._draft.of.commit_id == head.commit_id
         return is_drafted or self._uploads.are_waiting(head.fence) or self._merge_uploads.are_waiting(head.fence)
 
+    @property
+    def is_streaming(self) -> bool:
+        """Does it hold an open object? Another archiver of this partition would begin anew."""
+        return self._streams.held_to > 0
+
+    def give_up(self, reason: str) -> None:
+        """Drop the object that is open, and return what it has of the offload buffer. Raises nothing; what the store keeps of it is an
+        orphan."""
+        with self.lock:
+            self._streams.give_up(reason)
+
     def amend(self, change: Callable[[Head], Head], *, discards: bool = False) -> Head:
         """Commit what `change` makes of the head, which no log is asked for; the head that is there then.
 

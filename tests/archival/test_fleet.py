@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 from types import FunctionType, MethodType, ModuleType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import pytest
 from structlog.testing import capture_logs
@@ -19,7 +19,7 @@ from structlog.testing import capture_logs
 from archival import fleet, members
 from archival.archive_pass import archive_all
 from archival.broker.broker_view import CommittedEnd, GroupOffset, LeaderLog, PinnedBroker
-from archival.config import ArchivalConfig, ArchiveMode
+from archival.config import ArchivalConfig, ArchiveMode, OffloadMode
 from archival.fleet import READ_AGAIN_S
 from archival.partition.looks import KEEP_MS
 from archival.schedule.due_queue import PAUSE_MAX_S
@@ -107,6 +107,45 @@ def test_a_partition_whose_head_was_dropped_is_archived_for_the_price_of_reading
     bench.turns()
     assert [call.operation for call in store.log] == ["get", "put", "put", "replace"]
     assert bench.last_offset("soup", 4) > before
+
+
+def streaming_bench(root: Path, partitions: int = 9) -> Bench:
+    """What is committed of each of its partitions has been taken, and is not listed."""
+    bench = Bench(root, MeteredStore(MemoryStore()))
+    bench.settings = ArchivalConfig(offload=OffloadMode.STREAMING, max_segment_age_s=600)
+    bench.broker.partition("soup", *range(partitions), segments=3)
+    bench.scheduler.rescan()
+    bench.turns()
+    assert bench.fleet._budget.used_bytes > 0
+    return bench
+
+
+def test_an_open_object_is_kept_however_few_archivers_may_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(members, "RESTING_MAX", 2)
+    bench = streaming_bench(tmp_path)
+    store, used_bytes = cast(MeteredStore, bench.store), bench.fleet._budget.used_bytes
+    before = store.calls.copy()
+    for _ in range(5):
+        bench.clock.advance(60_000)
+        bench.turns()
+        assert bench.fleet._budget.used_bytes == used_bytes
+    assert store.calls == before
+    for _ in range(6):
+        bench.clock.advance(60_000)
+        bench.turns()
+    assert {bench.last_offset("soup", each) for each in range(9)} == {19}
+    assert bench.fleet._budget.used_bytes == 0
+
+
+def test_a_topic_that_is_deleted_returns_what_its_open_objects_held(tmp_path: Path) -> None:
+    bench = streaming_bench(tmp_path)
+    bench.broker.drop("soup", *range(9))
+    for _ in range(2):
+        bench.clock.advance(60_000)
+        bench.scheduler.rescan()
+        bench.turns()
+    assert bench.fleet._members.known() == {}
+    assert bench.fleet._budget.used_bytes == 0
 
 
 def test_what_rests_is_stepped_again_when_its_log_has_other_epochs(tmp_path: Path, bench: Bench) -> None:

@@ -19,7 +19,12 @@ class Archiver:
     """As far as members look at one."""
 
     def __init__(self) -> None:
-        self.head, self.head_bytes, self.is_waiting = None, 100, False
+        self.head, self.head_bytes, self.is_waiting, self.is_streaming = None, 100, False, False
+        self.given_up = 0
+
+    def give_up(self, reason: str) -> None:
+        assert reason
+        self.given_up += 1
 
 
 def a_partition(number: int, topic: str = "soup") -> PartitionId:
@@ -85,6 +90,37 @@ def test_what_waits_for_its_commit_is_kept(known: Members) -> None:
     with known.archiver_of(ONE) as archiver:
         cast(Archiver, archiver).is_waiting = True
     assert holding(known) == {ONE}
+
+
+def test_what_holds_an_open_object_makes_no_room(known: Members, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(members, "RESTING_MAX", 0)
+    archiver = cast(Archiver, step(known, ONE, rest=None))
+    archiver.is_streaming = True
+    step(known, ONE)
+    with known.archiver_of(ONE):
+        pass
+    assert holding(known) == {ONE}
+    archiver.is_streaming = False
+    step(known, ONE)
+    assert holding(known) == set()
+
+
+@pytest.mark.parametrize("how", ["forget", "retain"])
+def test_what_is_forgotten_gives_up_what_it_holds_open_while_others_go_on(known: Members, how: str) -> None:
+    class Last(Archiver):
+        def give_up(self, reason: str) -> None:
+            super().give_up(reason)
+            assert set(known.known()) == {TWO}, "the lock is free"
+
+    gone = Last()
+    known._new_archiver = lambda partition: cast(PartitionArchiver, gone if partition == ONE else Archiver())
+    step(known, ONE)
+    other = cast(Archiver, step(known, TWO))
+    if how == "forget":
+        known.forget(ONE.topic_partition)
+    else:
+        known.retain([TWO.topic_partition])
+    assert (gone.given_up, other.given_up) == (1, 0)
 
 
 def test_what_is_gone_is_forgotten_with_its_place(known: Members) -> None:
