@@ -38,29 +38,34 @@ class S3Growth:
             if self._ended:
                 raise self._gone()
             parts = [self._parts[number] for number in sorted(self._parts)]
+            rest_number = max(self._parts, default=0) + 1
         digest = Digest()
         for start, part in parts:
             assert start == digest.size_bytes, f"{self.key}: a part begins at {start}, {digest.size_bytes} bytes come before it"
             digest.append(part.checksum, part.size_bytes)
         if not parts:
             return self._put(rest)
-        if rest:
-            self.send(max(self._parts) + 1, rest, start=digest.size_bytes)
-            return self.complete(b"")
+        sent = [part for _, part in parts]
         try:
-            answer = self._uploads.complete(self.key, self._where, [part for _, part in parts], digest)
+            if rest:  # under the same number when this is repeated: it is not kept beside the parts
+                sent.append(self._uploads.send_part(self.key, self._where, rest_number, self._body(rest)))
+                digest.append(sent[-1].checksum, sent[-1].size_bytes)
+            answer = self._uploads.complete(self.key, self._where, sent, digest)
         except NotFound as error:
             raise self._gone() from error
         self._end()
         return confirmed(self.key, digest.text(), answer)
 
     def abort(self) -> None:
+        """See GrowingObject. Where that fails, `uploads` lists it as unfinished from now on."""
         with self._lock:
             self._ended = True
-        if "UploadId" in self._where:
-            with contextlib.suppress(NotFound), self._bucket.translated(self.key, write=True):
-                self._bucket.client.abort_multipart_upload(**self._where)
-        self._end()
+        try:
+            if "UploadId" in self._where:
+                with contextlib.suppress(NotFound), self._bucket.translated(self.key, write=True):
+                    self._bucket.client.abort_multipart_upload(**self._where)
+        finally:
+            self._end()
 
     def _begin(self) -> None:
         """One upload for all parts, whichever comes first."""

@@ -4,11 +4,12 @@ import contextlib
 
 import pytest
 
-from headwater_core.errors import AlreadyExists, NotFound
+from headwater_core.errors import AlreadyExists, NotFound, TransientError
 from headwater_core.objectstore.confirmed_put import complete_confirmed
 from headwater_core.objectstore.digest import digest_of
 from headwater_core.objectstore.s3 import S3Store
 from headwater_core.objectstore.s3.s3_store import PART_BYTES_MIN
+from tests.headwater_core.objectstore.badnetwork import PASS, BadNetwork, error
 from tests.s3server import S3Server
 
 
@@ -45,3 +46,28 @@ def test_what_is_refused_may_be_completed_no_more_and_stays_in_flight_until_it_i
     growing.abort()
     assert list(store.unfinished("")) == []
     assert store.get("a")[0] == b"first"
+
+
+@pytest.mark.parametrize("which", [0, 1])  # the rest, the completion
+def test_a_completion_that_failed_is_repeated_with_the_same_bytes(far: S3Store, network: BadNetwork, which: int) -> None:
+    content = bytes(PART_BYTES_MIN) + b"rest"
+    growing = far.grow("stream/a")
+    growing.send(1, content[:PART_BYTES_MIN], start=0)
+    network.plan.extend([PASS] * which + [error(503, "SlowDown")])
+    with pytest.raises(TransientError):
+        complete_confirmed(growing, far, b"rest", len(content), digest_of(content))
+    complete_confirmed(growing, far, b"rest", len(content), digest_of(content))
+    assert far.stat("stream/a").digest == digest_of(content)
+    assert list(far.unfinished("")) == []
+
+
+def test_what_could_not_be_aborted_is_unfinished(far: S3Store, network: BadNetwork) -> None:
+    growing = far.grow("stream/a")
+    growing.send(1, bytes(PART_BYTES_MIN), start=0)
+    network.plan.append(error(503, "SlowDown"))
+    with pytest.raises(TransientError):
+        growing.abort()
+    [upload] = far.unfinished("")
+    assert upload.key == "stream/a"
+    growing.abort()
+    assert list(far.unfinished("")) == []
