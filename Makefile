@@ -8,6 +8,7 @@ SOAK_S ?= 1200
 FAULTS_S ?= 120
 CLUSTER_S ?= 900
 STREAM_LIVES ?= 40
+LIVES_S ?= 120
 unexport PYTHONDONTWRITEBYTECODE # tests start hundreds of processes, each of which would compile every module again
 
 # The tests of the house, and of the packages whose tests read no whole logs; without property tests, and those that start a server.
@@ -50,6 +51,7 @@ soak: simulate
 	@$(BIN)/python -m tests.model --all-mutants
 	@SOAK_S=$(SOAK_S) $(BIN)/pytest -n 0 -m peer tests/peers/test_transactions.py
 	@FAULTS_S=$(FAULTS_S) $(BIN)/pytest -n 0 -m peer -s tests/peers/test_faults.py
+	@LIVES_S=$(LIVES_S) $(BIN)/pytest -n 0 -m peer -s tests/peers/test_live_stream.py
 	@CLUSTER_S=$(CLUSTER_S) $(BIN)/pytest -n 0 -m peer -s tests/peers/test_cluster.py
 	@STREAM_LIVES=$(STREAM_LIVES) $(BIN)/pytest -n 0 -m slow tests/headwater/pipeline/spark/test_stream.py
 	@FUZZ_ROUNDS=5000000 $(BIN)/pytest -n 0 -m slow tests/headwater_core/segments/test_stretch.py
