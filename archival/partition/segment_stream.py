@@ -4,6 +4,7 @@ Taking reads headers alone. Every byte is verified when it is cut into a part, a
 until its last byte has gone, so the broker may delete it meanwhile.
 """
 
+import os
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -19,14 +20,17 @@ from headwater_core.layouts.streaming import FileExtent, LedgerEntries, OfferRes
 from headwater_core.layouts.streaming.offload_handle import PART_BYTES
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId
+from headwater_core.segments import markers, runindex
 from headwater_core.segments.batch_walk import headers
-from headwater_core.segments.batches import LENGTH_FROM
+from headwater_core.segments.batches import CONTROL, BatchHeader
 from headwater_core.segments.local_log import LocalLog, LocalSegment
 from headwater_core.segments.run_scan import RunScan
 from headwater_core.segments.transactions import OpenTransaction
 from manifests import keys
 from manifests.entry import ENTRY_EPOCHS_MAX, Entry
 from manifests.pending_list import PendingObject
+
+_MARKER_BYTES_MAX = 4096  # of a batch that is read to see whether it is an abort marker: Kafka's have 78
 
 
 class BatchPlace(NamedTuple):
@@ -95,6 +99,7 @@ class SegmentStream:
         self._newest_epoch = newest_epoch
         self.next_offset = pending.base_offset
         self.epochs: tuple[EpochStart, ...] = ()
+        self._aborts = 0  # markers that the run's index may list
         self.is_full = self.cannot_begin = False
 
     @property
@@ -124,10 +129,12 @@ class SegmentStream:
         begin = self._locate(segment, file, size_bytes)
         if begin is None:
             return False
-        count, position, next_offset, epochs = 0, begin.position, self.next_offset, self.epochs
+        count, position, next_offset = 0, begin.position, self.next_offset
+        taken = epochs, aborts = self.epochs, self._aborts
+        bytes_max = min(bytes_max, self._handle.run_bytes_max)
         with suppress(TruncatedData):  # a batch that is still being written
             for at, header in headers(file, begin.position, size_bytes, where=str(segment.path)):
-                batch_end = at + LENGTH_FROM + header.batch_length
+                batch_end = at + header.size_bytes
                 if header.last_offset >= end or batch_end > size_bytes:
                     break
                 if header.base_offset != next_offset:
@@ -135,13 +142,15 @@ class SegmentStream:
                         f"{segment.path} goes from offset {next_offset - 1} to {header.base_offset}, and nothing proves compaction"
                     )
                 begins_epoch = header.leader_epoch >= 0 and (not epochs or epochs[-1].epoch != header.leader_epoch)
-                size_then = self.size_bytes + batch_end - begin.position
-                if (size_then > bytes_max or (begins_epoch and len(epochs) == ENTRY_EPOCHS_MAX)) and (count or self.size_bytes):
-                    self.is_full = True
-                    break
                 if begins_epoch:
                     epochs = (*epochs, EpochStart(header.leader_epoch, header.base_offset))
-                count, position, next_offset = count + 1, batch_end, header.last_offset + 1
+                aborts += _may_abort(file, at, header)
+                size_then = self.size_bytes + batch_end - begin.position
+                is_beyond = size_then > bytes_max or len(epochs) > ENTRY_EPOCHS_MAX or aborts > runindex.ABORTED_MAX
+                if is_beyond and (count or self.size_bytes):
+                    self.is_full = True
+                    break
+                count, position, next_offset, taken = count + 1, batch_end, header.last_offset + 1, (epochs, aborts)
         if not count:
             return False
         extent = FileExtent(file.fileno(), begin.position, position - begin.position)
@@ -149,7 +158,7 @@ class SegmentStream:
         if done is not OfferResult.SUCCESS:
             self.is_full = done is OfferResult.FAIL_SEGMENT_CLOSED
             return False
-        self.next_offset, self.epochs = next_offset, epochs
+        self.next_offset, (self.epochs, self._aborts) = next_offset, taken
         self.place = begin._replace(offset=next_offset, position=position, entry_id=begin.entry_id + count)
         return not self.is_full
 
@@ -217,3 +226,15 @@ class SegmentStream:
 def _close_all(files: dict[int, BinaryIO]) -> None:
     while files:
         files.popitem()[1].close()
+
+
+def _may_abort(file: BinaryIO, position: int, header: BatchHeader) -> bool:
+    """May the index of the run list an aborted transaction for this batch? True as well where that cannot be told."""
+    if not header.attributes & CONTROL:
+        return False
+    if header.size_bytes > _MARKER_BYTES_MAX:
+        return True
+    try:
+        return markers.read_marker(os.pread(file.fileno(), header.size_bytes, position)).type == markers.ABORT
+    except HeadwaterError:  # it is verified when it is cut
+        return True

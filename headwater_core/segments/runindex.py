@@ -35,6 +35,7 @@ _OPEN = struct.Struct(">qq")
 _PRODUCER = struct.Struct(">qhiqiqiq")
 _POINT_BYTES = 24
 _CRC = struct.Struct(">I")
+_WHERE = "run index"
 NO_TIMESTAMP = -(2**63)
 
 
@@ -97,7 +98,10 @@ def new_points() -> Points:
 
 
 def encode_index(index: RunIndex) -> bytes:
-    """The bytes of an .index object, its checksum at the end."""
+    """The bytes of an .index object, its checksum at the end. Raises CorruptData for what decode_index would refuse."""
+    counts = [len(each) for each in (index.points.offsets, index.epochs, index.aborted, index.open_transactions, index.producers)]
+    _check_counts(counts, _WHERE)
+    _check(index, _WHERE)
     parts = [
         _HEAD.pack(
             MAGIC,
@@ -106,11 +110,7 @@ def encode_index(index: RunIndex) -> bytes:
             index.base_offset,
             index.last_offset,
             index.size_bytes,
-            len(index.points.offsets),
-            len(index.epochs),
-            len(index.aborted),
-            len(index.open_transactions),
-            len(index.producers),
+            *counts,
         ),
         *(_column_bytes(column) for column in index.points),
         *(_EPOCH.pack(*each) for each in index.epochs),
@@ -122,7 +122,7 @@ def encode_index(index: RunIndex) -> bytes:
     return body + _CRC.pack(crc32c(body))
 
 
-def decode_index(raw: bytes | bytearray | memoryview, *, where: str = "run index") -> RunIndex:
+def decode_index(raw: bytes | bytearray | memoryview, *, where: str = _WHERE) -> RunIndex:
     """The index in `raw`, every value checked against the others.
 
     Raises UnsupportedFormat for an unknown major version, TruncatedData when bytes are missing, CorruptData otherwise.
@@ -135,9 +135,7 @@ def decode_index(raw: bytes | bytearray | memoryview, *, where: str = "run index
         raise CorruptData(where, 0, f"magic {magic!r}")
     if major != MAJOR:
         raise UnsupportedFormat(f"{where} has format {major}; this version reads {MAJOR}")
-    for count, most in zip(counts, (POINTS_MAX, EPOCHS_MAX, ABORTED_MAX, OPEN_MAX, PRODUCERS_MAX), strict=True):
-        if count > most:
-            raise CorruptData(where, 0, f"{count} rows in a section of at most {most}")
+    _check_counts(counts, where)
     points, epochs, aborted, opened, producers = counts
     sections = (points * _POINT_BYTES, epochs * _EPOCH.size, aborted * _ABORTED.size, opened * _OPEN.size, producers * _PRODUCER.size)
     expected = _HEAD.size + sum(sections) + _CRC.size
@@ -167,6 +165,12 @@ def decode_index(raw: bytes | bytearray | memoryview, *, where: str = "run index
         producers=tuple(ProducerState(*row) for row in _PRODUCER.iter_unpack(tables[3])),
     )
     return _check(index, where)
+
+
+def _check_counts(counts: Sequence[int], where: str) -> None:
+    for count, most in zip(counts, (POINTS_MAX, EPOCHS_MAX, ABORTED_MAX, OPEN_MAX, PRODUCERS_MAX), strict=True):
+        if count > most:
+            raise CorruptData(where, 0, f"{count} rows in a section of at most {most}")
 
 
 def _check(index: RunIndex, where: str) -> RunIndex:

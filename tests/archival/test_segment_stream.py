@@ -5,12 +5,16 @@ from typing import Any
 
 import pytest
 
+from archival.partition import segment_stream
 from archival.plan.policy import StreamLimits
 from headwater_core.errors import SuspectedGap
+from headwater_core.layouts import open_layout
+from headwater_core.layouts.streaming import offload_handle
+from headwater_core.segments import runindex
 from tests.archival.builders import Agent, Directory, fill, ranges
 from tests.archival.stream_objects import AGE_MS, FLUSH, STREAM, live_bytes
 from tests.headwater_core.objectstore.memory import MemoryStore
-from tests.headwater_core.segments.builders import a_batch, a_segment
+from tests.headwater_core.segments.builders import a_batch, a_commit, a_segment, an_abort
 
 
 def test_one_object_holds_several_segments_and_one_segment_lies_in_several(directory: Directory, agent: Agent) -> None:
@@ -113,3 +117,30 @@ def test_parts_go_while_it_fills_and_their_files_are_closed(directory: Directory
     agent.run(large)
     assert ranges(agent.head.entries) == [(0, 29)], "what the broker has deleted meanwhile was open"
     assert live_bytes(agent.store, agent.head) == b"".join(runs)
+
+
+@pytest.mark.parametrize("marker", [an_abort, a_commit])
+def test_an_object_ends_before_its_index_is_fuller_than_a_reader_takes(
+    directory: Directory, agent: Agent, monkeypatch: pytest.MonkeyPatch, marker: Any
+) -> None:
+    """An object without bounds takes all of a log at one look, before its index is known."""
+    monkeypatch.setattr(runindex, "ABORTED_MAX", 4_200)
+    end, one = 12_000, (a_batch(0, 1, producer=7, transactional=True), bytes(marker(1, 7)))
+    batches = [offset.to_bytes(8, "big") + one[offset % 2][8:] for offset in range(end)]  # no checksum covers a base offset
+    directory.segment(0, *batches)
+    directory.high_watermark(end)
+    agent.run(replace(FLUSH, stream=StreamLimits(1 << 30, AGE_MS, completes=True)))
+    entries = list(agent.head.entries)
+    aborted = [len(open_layout("streaming").read_offloaded(agent.store, each).read_index().aborted) for each in entries]
+    assert aborted == ([4_200, 1_800] if marker is an_abort else [0])
+    assert live_bytes(agent.store, agent.head) == b"".join(batches)
+
+
+def test_an_object_has_no_more_parts_than_a_store_takes(directory: Directory, agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offload_handle, "_PARTS_MAX", 3)
+    monkeypatch.setattr(segment_stream, "PART_BYTES", 2_000)
+    written = fill(directory, 0, 50, 100, 150, end=200)
+    agent.run(replace(FLUSH, stream=StreamLimits(1 << 30, AGE_MS, completes=True)))
+    assert max(each.size_bytes for each in agent.head.entries) <= 3 * 2_000
+    assert len(agent.head.entries) == 4
+    assert live_bytes(agent.store, agent.head) == written

@@ -173,6 +173,11 @@ class OffloadHandle:
         return self._offered_bytes
 
     @property
+    def run_bytes_max(self) -> int:
+        """What fits in all parts at most, whatever frames and headers take: to be minded by who offers more than some parts at once."""
+        return _PARTS_MAX * self._cutter.part_bytes * 3 // 4
+
+    @property
     def is_closed(self) -> bool:
         return self._is_closed
 

@@ -55,11 +55,12 @@ class PartCutter:
     """One caller at a time.
 
     parts      how many there are so far
+    part_bytes  each but the last has so many, and a batch more at most
     blocks, positions, entry_ids  of all of these; the last two of each point of the run's index
     """
 
     def __init__(self, buffer: OffloadBuffer, scan: Scan, part_bytes: int, where: str) -> None:
-        self._buffer, self._scan, self._part_bytes, self._where = buffer, scan, part_bytes, where
+        self._buffer, self._scan, self.part_bytes, self._where = buffer, scan, part_bytes, where
         self.blocks: list[StreamBlock] = []
         self.positions, self.entry_ids = array("q"), array("q")
         self.size_bytes = 0  # of the object
@@ -69,17 +70,17 @@ class PartCutter:
     @property
     def has_part(self) -> bool:
         """Is there enough for a part?"""
-        return self._buffer.size_bytes >= self._part_bytes
+        return self._buffer.size_bytes >= self.part_bytes
 
     def cut(self, *, is_last: bool = False) -> StreamPart:
         """The next part, of what is there; the last one of all. Raises SourceChanged, and what the scan raises: nothing follows then."""
         start, blocks, digest, held_bytes = self.size_bytes, list[PartBlock](), Digest(), 0
-        while (first := self._buffer.first) is not None and (is_last or self.size_bytes - start < self._part_bytes):
+        while (first := self._buffer.first) is not None and (is_last or self.size_bytes - start < self.part_bytes):
             if not blocks or blocks[-1].block.ledger_id != first.ledger_id:
                 self.blocks.append(StreamBlock(first.ledger_id, first.entry_id, self.size_bytes))
                 blocks.append(PartBlock(self.blocks[-1], HEADER_BYTES, ()))
                 self.size_bytes += HEADER_BYTES
-            room = first.size_bytes if is_last else self._part_bytes - (self.size_bytes - start)
+            room = first.size_bytes if is_last else self.part_bytes - (self.size_bytes - start)
             window = read_window(first, min(WINDOW_BYTES, room), self._where)
             self._scan.add(window.content)
             self._place(first, window.lengths)

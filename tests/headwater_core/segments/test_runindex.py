@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from headwater_core.epochs import EpochStart
 from headwater_core.errors import CorruptData, TruncatedData, UnsupportedFormat
+from headwater_core.segments import runindex
 from headwater_core.segments.producers import ProducerState
 from headwater_core.segments.runindex import NO_TIMESTAMP, Points, RunIndex, decode_index, encode_index
 from headwater_core.segments.transactions import AbortedTransaction, OpenTransaction
@@ -94,6 +95,15 @@ def test_hostile_counts_are_refused_before_anything_is_allocated(section: int, c
         decode_index(raw)
 
 
+@pytest.mark.parametrize(("section", "most"), [("epochs", "EPOCHS_MAX"), ("aborted", "ABORTED_MAX"), ("producers", "PRODUCERS_MAX")])
+def test_what_no_reader_takes_is_not_written(section: str, most: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runindex, most, len(getattr(AN_INDEX, section)))
+    assert encode_index(AN_INDEX)
+    monkeypatch.setattr(runindex, most, len(getattr(AN_INDEX, section)) - 1)
+    with pytest.raises(CorruptData, match="rows in a section"):
+        encode_index(AN_INDEX)
+
+
 def test_an_unknown_major_version_is_refused_and_a_minor_one_read() -> None:
     raw = bytearray(encode_index(AN_INDEX))
     raw[5] = 2
@@ -134,9 +144,15 @@ def columns(*rows: tuple[int, int, int]) -> Points:
         {"open_transactions": (OpenTransaction(1, 90), OpenTransaction(9, 5))},
     ],
 )
-def test_an_index_that_is_no_runs_is_refused(lie: dict[str, object]) -> None:
+def test_an_index_that_is_no_runs_is_refused(lie: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
+    lying = replace(AN_INDEX, **lie)  # type: ignore[arg-type]
     with pytest.raises(CorruptData):
-        decode_index(encode_index(replace(AN_INDEX, **lie)))  # type: ignore[arg-type]
+        encode_index(lying)
+    with monkeypatch.context() as careless:
+        careless.setattr(runindex, "_check", lambda *_: None)
+        raw = encode_index(lying)
+    with pytest.raises(CorruptData):
+        decode_index(raw)
 
 
 def test_everything_before_a_points_position_is_older() -> None:
