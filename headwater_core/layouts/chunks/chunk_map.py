@@ -75,7 +75,7 @@ class SegmentMap:
     tiles     they abut, from position 0 on
     damage    what prevents reads from where the tiles end on; None where the segment simply ends, or where it is whole
     beyond    positions of chunks after the damage, ascending
-    leftover  keys of chunks that nothing needs any more
+    leftover  chunks, whole and in ascending order, of which the consolidated object is to hold all that is needed
     is_foreign  its names count in KiB, as we never write them
     """
 
@@ -83,7 +83,7 @@ class SegmentMap:
     tiles: tuple[Tile, ...]
     damage: SegmentDamage | None = None
     beyond: tuple[int, ...] = ()
-    leftover: tuple[str, ...] = ()
+    leftover: tuple[Tile, ...] = ()
     is_foreign: bool = False
 
     @property
@@ -130,7 +130,7 @@ def build_map(
     object_tile = Tile(0, size_bytes, place.segment_key)
     if _is_whole(consolidated, whole):
         state = SegmentState.LEFTOVER if whole else SegmentState.DONE
-        return SegmentMap(state, (object_tile,), leftover=tuple(tile.key for tile in whole), is_foreign=foreign)
+        return SegmentMap(state, (object_tile,), leftover=tuple(whole), is_foreign=foreign)
     proven = max([meant_bytes or 0, *(tile.end for tile in whole)])
     short = SegmentDamage(size_bytes, place.segment_key, f"{size_bytes} bytes, where {proven} are proven")
     if not whole:

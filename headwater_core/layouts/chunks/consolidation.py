@@ -1,7 +1,7 @@
 """One object from the chunks of a full segment; then, once that is proven to hold them, no chunks. Interrupted anywhere, each may be
 called again (docs/formats/chunks.md, "Consolidation")."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from headwater_core.errors import AlreadyExists, CorruptData, NotFound, UnknownOutcome, UsageError
 from headwater_core.layouts.chunks.chunk_finder import BYTES_NAME, find_map, holds_same
@@ -13,6 +13,7 @@ from headwater_core.objectstore.store import NO_METADATA, ObjectForm, ObjectRang
 VERSION = "1"
 _CRC_NAME = "headwater-crc"
 _WINDOW_BYTES = 1 << 20
+_CONSOLIDATED = (SegmentState.DONE, SegmentState.LEFTOVER)
 
 
 def consolidate(store: ObjectStore, place: SegmentPlace, end: int, metadata: Mapping[str, str] = NO_METADATA) -> SegmentMap:
@@ -24,11 +25,12 @@ def consolidate(store: ObjectStore, place: SegmentPlace, end: int, metadata: Map
     end       so many bytes it has at least: that the last chunk is missing does not follow from a listing
     metadata  user metadata besides the layout's own
 
-    Raises UsageError for a segment of no bytes, CorruptData for one that is damaged, or where the object is not what the chunks are;
-    UnknownOutcome, and what the store raises.
+    Raises UsageError for a segment of no bytes, CorruptData for one that is damaged or ends before `end`, and where the object, whoever
+    made it, is not what its metadata and the chunks say; UnknownOutcome, and what the store raises.
     """
     found = find_map(store, place, is_full=True)
-    if found.state in (SegmentState.DONE, SegmentState.LEFTOVER) and found.end >= end:
+    if found.state in _CONSOLIDATED:
+        _confirm(store, place, found, end)
         return found
     if found.damage is not None:
         raise CorruptData(found.damage.key, found.damage.position, found.damage.reason)
@@ -53,30 +55,47 @@ def consolidate(store: ObjectStore, place: SegmentPlace, end: int, metadata: Map
     return find_map(store, place, is_full=True)
 
 
-def delete_chunks(store: ObjectStore, place: SegmentPlace) -> SegmentMap:
+def delete_chunks(store: ObjectStore, place: SegmentPlace, end: int) -> SegmentMap:
     """Delete the chunks that a consolidated object has replaced; return the map without them.
 
-    Nothing is deleted where the object is not proven to hold what they do: by the digest in its own metadata, else byte by byte.
+    Nothing is deleted where the object is not proven to hold what they do: by the digest of all of them, or, when some are gone, byte by
+    byte. That a chunk reaches further than the object does not prevent it: `end` says that nobody needs those bytes.
 
-    Raises UsageError for a segment that is not consolidated, CorruptData where the object is not what it is to be.
+    end  so many bytes the segment has, as its manifest knows
+
+    Raises UsageError for a segment that is not consolidated, CorruptData where the object ends before `end`, or is not what its metadata
+    and the chunks say.
     """
     found = find_map(store, place, is_full=True)
-    if found.state is SegmentState.DONE:
-        return found
-    if found.state is not SegmentState.LEFTOVER:
+    if found.state not in _CONSOLIDATED or found.is_foreign:
         raise UsageError(f"{place.prefix}: its chunks are needed ({found.state.value})")
-    size_bytes = found.end
-    metadata = store.read_into(place.segment_key, memoryview(bytearray(1)), start=0)
-    if _CRC_NAME in metadata:
-        _check(store, place.segment_key, size_bytes, f"crc64nvme:{metadata[_CRC_NAME]}")
-    else:
-        _compare(store, place, found)
-    for key in found.leftover:
-        store.delete(key)
+    _confirm(store, place, found, end)
+    for chunk in found.leftover:
+        store.delete(chunk.key)
     return SegmentMap(SegmentState.DONE, found.tiles)
 
 
-def _digest_of(store: ObjectStore, tiles: tuple[Tile, ...]) -> Digest:
+def _confirm(store: ObjectStore, place: SegmentPlace, found: SegmentMap, end: int) -> None:
+    """Raises CorruptData unless the consolidated object reaches `end`, and has the digest in its metadata and the bytes of the chunks
+    that are left, as far as these are there."""
+    key, size_bytes = place.segment_key, found.end
+    if size_bytes < end:
+        raise CorruptData(key, size_bytes, f"bytes {size_bytes} to {end} of the segment are not in it")
+    metadata = store.read_into(key, memoryview(bytearray(min(size_bytes, 1))), start=0)
+    digests = [f"crc64nvme:{metadata[_CRC_NAME]}"] if _CRC_NAME in metadata else []
+    chunks = [chunk.cut(0, size_bytes) for chunk in found.leftover]
+    is_complete = bool(chunks) and [0, *(chunk.end for chunk in chunks)] == [*(chunk.position for chunk in chunks), size_bytes]
+    if is_complete:
+        digests.append(_digest_of(store, chunks).text())
+    if digests:
+        _check(store, key, size_bytes, *digests)
+    if not is_complete:
+        for chunk in chunks:
+            if not holds_same(store, Tile(chunk.position, chunk.size_bytes, key, chunk.position), chunk):
+                raise CorruptData(chunk.key, 0, f"{key} does not hold it")
+
+
+def _digest_of(store: ObjectStore, tiles: Sequence[Tile]) -> Digest:
     """Of all bytes: from what the store says of whole objects, else by reading."""
     digest = Digest()
     for tile in tiles:
@@ -91,17 +110,10 @@ def _digest_of(store: ObjectStore, tiles: tuple[Tile, ...]) -> Digest:
     return digest
 
 
-def _check(store: ObjectStore, key: str, size_bytes: int, digest: str) -> None:
-    """Raises CorruptData when the store has anything else under `key`."""
+def _check(store: ObjectStore, key: str, size_bytes: int, *digests: str) -> None:
+    """Raises CorruptData when the store has anything else under `key` than each of `digests` says."""
     info = store.stat(key)
     there = info.digest if info.digest is not None or info.size_bytes != size_bytes else digest_in_store(store, key, size_bytes)
-    if (info.size_bytes, there) != (size_bytes, digest):
-        raise CorruptData(key, 0, f"{info.size_bytes} bytes, {there}; its chunks are {size_bytes} bytes, {digest}")
-
-
-def _compare(store: ObjectStore, place: SegmentPlace, found: SegmentMap) -> None:
-    """Raises CorruptData for a chunk that is not in the consolidated object."""
-    for key in found.leftover:
-        start, size_bytes = place.position_of(key) or 0, store.stat(key).size_bytes
-        if found.is_foreign or not holds_same(store, Tile(start, size_bytes, place.segment_key, start), Tile(start, size_bytes, key)):
-            raise CorruptData(key, 0, f"{place.segment_key} does not hold it")
+    for digest in digests:
+        if (info.size_bytes, there) != (size_bytes, digest):
+            raise CorruptData(key, 0, f"{info.size_bytes} bytes, {there}; it is to have {size_bytes} bytes, {digest}")

@@ -1,5 +1,6 @@
 """A segment on a bad network against a plain byte array: any order of commits that fail, retries that are shorter, restarts, deletions."""
 
+import io
 from collections.abc import Callable
 from contextlib import suppress
 from random import Random
@@ -7,9 +8,10 @@ from random import Random
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from headwater_core.errors import SourceChanged, TransientError, UsageError
+from headwater_core.errors import CorruptData, SourceChanged, TransientError, UsageError
 from headwater_core.layouts.chunks import ChunkSegment, SegmentPlace, SegmentState, Variant, consolidate, delete_chunks
-from headwater_core.objectstore.store import ObjectStore
+from headwater_core.objectstore.digest import digest_of
+from headwater_core.objectstore.store import ObjectForm, ObjectStore
 from tests.headwater_core.objectstore.faulty import NO_FAULTS, Faults, FaultyStore
 
 CHUNK_BYTES = 64
@@ -91,7 +93,7 @@ class SegmentMachine(RuleBasedStateMachine):
             with suppress(TransientError, UsageError):
                 states.add(consolidate(attempt, place, self.confirmed).state)
                 if then_delete:
-                    states.add(delete_chunks(attempt, place).state)
+                    states.add(delete_chunks(attempt, place, self.confirmed).state)
             self.open()
             assert self.segment.read0(0, self.confirmed) == self.log[: self.confirmed]
         late = self.segment.found.state is SegmentState.BROKEN  # a chunk that came after the object was made
@@ -102,6 +104,26 @@ class SegmentMachine(RuleBasedStateMachine):
         self.open()
         assert self.segment.read0(0, self.confirmed) == self.log[: self.confirmed]
         self.new_segment()
+
+    @precondition(lambda self: self.confirmed)
+    @rule(kind=st.sampled_from(["garbled", "other", "short"]))
+    def refuse_another_object(self, kind: str) -> None:
+        """One that is not what was confirmed, and whose metadata agree with it (garbled: with what was confirmed): it replaces nothing."""
+        place, content = self.segment.place, bytes(self.log[: self.confirmed])
+        wrong = content[:-1] if kind == "short" else content[:-1] + bytes([content[-1] ^ 0xFF])
+        digest = digest_of(content if kind == "garbled" else wrong)
+        form = ObjectForm({"headwater-bytes": str(len(wrong)), "headwater-crc": digest.partition(":")[2]})
+        before = {info.key for info in self.store.inner.list(place.prefix)}
+        self.store.inner.put(place.segment_key, io.BytesIO(wrong), size_bytes=len(wrong), form=form)
+        for call in (consolidate, delete_chunks):
+            try:
+                call(self.store, place, self.confirmed)
+            except (CorruptData, UsageError):
+                continue
+            raise AssertionError(f"{call.__name__} takes an object of other bytes for the segment")
+        assert before <= {info.key for info in self.store.inner.list(place.prefix)}
+        self.store.inner.delete(place.segment_key)
+        self.open()
 
     @precondition(lambda self: self.store.in_flight)
     @rule()

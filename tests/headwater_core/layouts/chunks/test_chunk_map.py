@@ -86,7 +86,7 @@ def test_chunks_that_disagree_end_what_is_readable() -> None:
 def test_a_consolidated_object_wins_over_what_is_left(meant: int | None) -> None:
     assert built([], Consolidated(20, meant)).state is SegmentState.DONE
     found = built([(10, 10)], Consolidated(20, meant))
-    assert (found.state, found.leftover) == (SegmentState.LEFTOVER, (APPEND.chunk_key(10),))
+    assert (found.state, found.leftover) == (SegmentState.LEFTOVER, (Tile(10, 10, APPEND.chunk_key(10)),))
     assert found.tiles == (Tile(0, 20, APPEND.segment_key),)
 
 

@@ -1,6 +1,7 @@
 """One object from many chunks, on stores that copy and stores that do not; any order of it with commits is segment_machine's."""
 
-from collections.abc import Iterator
+import io
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from random import Random
@@ -13,7 +14,7 @@ from headwater_core.layouts.chunks.chunk_finder import find_map
 from headwater_core.objectstore.digest import digest_of
 from headwater_core.objectstore.directory import DirectoryStore
 from headwater_core.objectstore.s3 import S3Store
-from headwater_core.objectstore.store import NO_METADATA, ObjectInfo, ObjectStore
+from headwater_core.objectstore.store import NO_METADATA, PLAIN, ObjectForm, ObjectInfo, ObjectRange, ObjectStore
 from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.headwater_core.objectstore.meter import MeteredStore
 from tests.s3server import S3Server
@@ -61,10 +62,10 @@ def test_chunks_of_all_sizes_become_one_object(store: ObjectStore, place: Segmen
     whole = filled(store, place, [10, 300_000, 6 * _MIB, 5 * _MIB, 1, 7 * _MIB, 100_000])
     found = consolidate(store, place, len(whole), {"headwater-partition": "orders:0"})
     assert found.state is SegmentState.LEFTOVER
-    assert delete_chunks(store, place).state is SegmentState.DONE
+    assert delete_chunks(store, place, len(whole)).state is SegmentState.DONE
     check(store, place, whole)
     assert consolidate(store, place, len(whole)).state is SegmentState.DONE
-    assert delete_chunks(store, place).state is SegmentState.DONE
+    assert delete_chunks(store, place, len(whole)).state is SegmentState.DONE
     assert list(store.unfinished("")) == []
 
 
@@ -89,7 +90,7 @@ def test_a_segment_that_lacks_a_chunk_is_never_consolidated_nor_deleted(place: S
     with pytest.raises(CorruptData, match=f"chunk-{missing * 10}"):
         consolidate(store, place, len(whole))
     with pytest.raises(UsageError):
-        delete_chunks(store, place)
+        delete_chunks(store, place, len(whole))
     assert [info.key for info in store.list("")] == before
 
 
@@ -125,7 +126,7 @@ def test_an_object_that_is_not_what_the_chunks_are_is_not_trusted() -> None:
     store.create(PLACE.segment_key, whole[:-1] + b"?")  # with no metadata
     assert find_map(store, PLACE, is_full=True).state is SegmentState.LEFTOVER
     with pytest.raises(CorruptData):
-        delete_chunks(store, PLACE)
+        delete_chunks(store, PLACE, len(whole))
     assert len(list(store.list(""))) == 4
 
 
@@ -134,7 +135,7 @@ def test_an_object_without_metadata_is_compared_before_chunks_go() -> None:
     whole = filled(store, PLACE, [10, 10, 10])
     store.delete(PLACE.chunk_key(10))
     store.create(PLACE.segment_key, whole)
-    assert delete_chunks(store, PLACE).state is SegmentState.DONE
+    assert delete_chunks(store, PLACE, len(whole)).state is SegmentState.DONE
     assert ChunkSegment.open(store, PLACE).read0(0, 30) == whole
 
 
@@ -152,8 +153,94 @@ def test_a_damaged_object_keeps_its_chunks() -> None:
     store.create(PLACE.segment_key, whole[:-1] + b"?")
     store._metadata[PLACE.segment_key] = metadata
     with pytest.raises(CorruptData):
-        delete_chunks(store, PLACE)
+        delete_chunks(store, PLACE, len(whole))
     assert len(list(store.list(""))) == 4
+
+
+class Garbling(MemoryStore):
+    """A join writes other bytes than it was told to."""
+
+    is_killed = False
+
+    def join(self, key: str, ranges: Sequence[ObjectRange], *, digest: str, form: ObjectForm = PLAIN) -> None:
+        size_bytes = sum(each.size_bytes for each in ranges)
+        self.put(key, io.BytesIO(bytes(size_bytes)), size_bytes=size_bytes, form=form)
+        if self.is_killed:
+            raise TransientError("killed before the look at it")
+
+
+@BOTH
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_an_object_of_other_bytes_is_never_confirmed(place: SegmentPlace, is_killed: bool) -> None:
+    """Not by the next call either, nor after its chunks are gone."""
+    store = Garbling()
+    store.is_killed = is_killed
+    whole = filled(store, place, [10, 10, 10], chunk_bytes=10)
+    with pytest.raises(TransientError if is_killed else CorruptData):
+        consolidate(store, place, len(whole))
+    for call in (consolidate, delete_chunks):
+        with pytest.raises(CorruptData, match="seg"):
+            call(store, place, len(whole))
+    assert len(list(store.list(""))) == 4
+    for position in (0, 10, 20):
+        store.delete(place.chunk_key(position))
+    with pytest.raises(CorruptData, match="seg"):
+        consolidate(store, place, len(whole))
+
+
+def put_object(store: ObjectStore, place: SegmentPlace, content: bytes) -> None:
+    """One that says the truth of itself."""
+    form = ObjectForm({"headwater-bytes": str(len(content)), "headwater-crc": digest_of(content).partition(":")[2]})
+    store.put(place.segment_key, io.BytesIO(content), size_bytes=len(content), form=form)
+
+
+@BOTH
+def test_an_object_that_ends_before_the_segment_does_replaces_nothing(place: SegmentPlace) -> None:
+    store = MemoryStore()
+    whole = filled(store, place, [10, 10], chunk_bytes=10)
+    put_object(store, place, whole[:15])
+    assert find_map(store, place, is_full=True).state is SegmentState.LEFTOVER
+    for call in (consolidate, delete_chunks):
+        with pytest.raises(CorruptData, match="bytes 15 to 20"):
+            call(store, place, 20)
+    assert store.get(place.chunk_key(10))[0] == whole[10:]
+    assert delete_chunks(store, place, 15).state is SegmentState.DONE  # what follows was never confirmed to anybody
+
+
+def test_what_is_confirmed_after_the_consolidation_is_not_deleted() -> None:
+    store = MemoryStore()
+    whole = filled(store, FIXED, [8, 4], chunk_bytes=8)
+    writer = ChunkSegment.open(store, FIXED, chunk_bytes=8)
+    consolidate(store, FIXED, 12)
+    assert writer.commit0(12, b"more") == 16
+    with pytest.raises(CorruptData, match="bytes 12 to 16"):
+        delete_chunks(store, FIXED, 16)
+    assert writer.read0(0, 16) == whole + b"more"
+
+
+@BOTH
+@pytest.mark.parametrize("gone", [None, 0, 10, 20])
+def test_an_object_that_only_agrees_with_itself_replaces_nothing(place: SegmentPlace, gone: int | None) -> None:
+    store = MemoryStore()
+    whole = filled(store, place, [10, 10, 10], chunk_bytes=10)
+    put_object(store, place, bytes(len(whole)))
+    if gone is not None:
+        store.delete(place.chunk_key(gone))
+    before = [info.key for info in store.list("")]
+    for call in (consolidate, delete_chunks):
+        with pytest.raises(CorruptData, match="seg"):
+            call(store, place, len(whole))
+    assert [info.key for info in store.list("")] == before
+
+
+def test_chunks_that_are_all_there_are_compared_without_reading_them() -> None:
+    store = MeteredStore(MemoryStore())
+    whole = filled(store, PLACE, [1000, 1000, 1000])
+    consolidate(store, PLACE, len(whole))
+    before = store.bytes_read
+    consolidate(store, PLACE, len(whole))
+    assert delete_chunks(store, PLACE, len(whole)).state is SegmentState.DONE
+    assert store.bytes_read - before < 10
 
 
 def test_an_attempt_that_was_killed_is_taken_up_again() -> None:
@@ -179,7 +266,7 @@ def test_a_deletion_that_fails_is_taken_up_again() -> None:
 
     store.delete = fail_once  # type: ignore[method-assign]
     with pytest.raises(TransientError):
-        delete_chunks(store, PLACE)
+        delete_chunks(store, PLACE, len(whole))
     assert ChunkSegment.open(store, PLACE).read0(0, 30) == whole
-    assert delete_chunks(store, PLACE).state is SegmentState.DONE
+    assert delete_chunks(store, PLACE, len(whole)).state is SegmentState.DONE
     assert [info.key for info in store.list("")] == [PLACE.segment_key]

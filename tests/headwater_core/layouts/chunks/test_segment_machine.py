@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from headwater_core.errors import HeadwaterError, TransientError
-from headwater_core.layouts.chunks import SegmentPlace, Variant, chunk_finder
+from headwater_core.layouts.chunks import SegmentPlace, Variant, chunk_finder, consolidation
 from headwater_core.layouts.chunks.chunk_segment import ChunkSegment
 from headwater_core.objectstore.directory import DirectoryStore
 from headwater_core.objectstore.s3 import S3Store
@@ -74,7 +74,18 @@ def no_second_look(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(chunk_finder, "_ends", lambda place, found: [])
 
 
-@pytest.mark.parametrize("plant", [no_comparison, no_second_look])
+def no_confirmation(patch: pytest.MonkeyPatch) -> None:
+    """An object is taken for the segment because it is there."""
+    patch.setattr(consolidation, "_confirm", lambda store, place, found, end: None)
+
+
+def no_end(patch: pytest.MonkeyPatch) -> None:
+    """Where the segment ends is taken from the object."""
+    confirm = consolidation._confirm
+    patch.setattr(consolidation, "_confirm", lambda store, place, found, end: confirm(store, place, found, 0))
+
+
+@pytest.mark.parametrize("plant", [no_comparison, no_second_look, no_confirmation, no_end])
 def test_a_planted_mistake_is_found(monkeypatch: pytest.MonkeyPatch, plant: Callable[[pytest.MonkeyPatch], None]) -> None:
     plant(monkeypatch)
     with pytest.raises((AssertionError, HeadwaterError)):
