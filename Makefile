@@ -64,6 +64,7 @@ bench: .venv/.tests
 	@$(BIN)/python -m bench.latency
 	@$(BIN)/python -m bench.scrapes
 	@$(BIN)/python -m bench.producer
+	@$(BIN)/python -m bench.producer --streaming
 	@$(BIN)/python -m bench.manifests
 	@$(BIN)/python -m bench.control
 	@$(BIN)/python -m bench.merges

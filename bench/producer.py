@@ -1,11 +1,13 @@
 """What an agent that archives beside a real broker costs the broker's producers: latency with and without it, in alternating rounds.
 
-    python -m bench.producer [--rounds 5] [--seconds 15] [--rate 5000] [--asks] [--scratch DIR]
+    python -m bench.producer [--rounds 5] [--seconds 15] [--rate 5000] [--asks] [--streaming] [--scratch DIR]
 
 One producer sends records of 1 KiB with acks=all at a fixed rate to four partitions with segments of 4 MiB, so that something is rolled
 every few seconds; its latency is from the call to the broker's acknowledgement, as librdkafka measures it. The agent is a process of
 its own over a directory store on the same disk, and has caught up before its rounds begin. With --asks it asks the broker what is committed
-and has it delete what is archived. Broker, producer, agent and store share the machine, as they do on a broker's host only in part.
+and has it delete what is archived. With --streaming an agent is there in every round, and streaming offload, whose objects are closed after
+10 s, is compared with per-segment archiving. Broker, producer, agent and store share the machine, as they do on a broker's host only in
+part.
 """
 
 import argparse
@@ -27,6 +29,7 @@ PARTITIONS = 4
 VALUE_BYTES = 1024
 SEGMENT_BYTES = 4 << 20
 TOPIC = "measured"
+NO_AGENT, PER_SEGMENT, STREAMING = "none", "per-segment", "streaming"
 SETTLE_S = 3.0
 _WARM_S = 10.0  # for the broker's compilers
 
@@ -63,30 +66,30 @@ def ends(broker: KafkaBroker) -> dict[tuple[str, int], int]:
     }
 
 
-def measure(work: Path, rounds: int, seconds: float, rate: int, *, asks: bool) -> dict[bool, list[list[float]]]:
-    """Latencies of each round, by whether an agent was there."""
+def measure(work: Path, rounds: int, seconds: float, rate: int, ways: tuple[str, str], *, asks: bool) -> dict[str, list[list[float]]]:
+    """Latencies of each round, by which of two ways was at work: NO_AGENT, or an agent's `offload`."""
     properties = {"replica.high.watermark.checkpoint.interval.ms": 5_000}  # Kafka's own
-    found: dict[bool, list[list[float]]] = {False: [], True: []}
+    found: dict[str, list[list[float]]] = {way: [] for way in ways}
     with KafkaBroker(work / "kafka", work / "broker", properties=properties, fast=True) as broker:
         broker.create_topic(TOPIC, PARTITIONS, segment_bytes=SEGMENT_BYTES)
-        headwater = Headwater(
-            work / "headwater",
-            broker.log_dir,
-            log=f'bootstrap_servers = "{broker.bootstrap}"' if asks else "",
-            archival=f"release = {str(asks).lower()}",
-        )
         latencies(broker, _WARM_S, rate)
         for round_ in range(2 * rounds):
-            with_agent = round_ % 4 in (1, 2)  # without, with, with, without: what drifts concerns both alike
-            if not with_agent:
+            way = ways[round_ % 4 in (1, 2)]  # one, other, other, one: what drifts concerns both alike
+            if way == NO_AGENT:
                 time.sleep(SETTLE_S)
-                found[False].append(latencies(broker, seconds, rate))
+                found[way].append(latencies(broker, seconds, rate))
                 continue
+            headwater = Headwater(
+                work / "headwater",
+                broker.log_dir,
+                log=f'bootstrap_servers = "{broker.bootstrap}"' if asks else "",
+                archival=f'release = {str(asks).lower()}\noffload = "{way}"\nmax_segment_age = "10s"',
+            )
             with Agent(headwater) as agent:
                 agent.address()
                 agent.caught_up(ends(broker), patience_s=120)
                 time.sleep(SETTLE_S)
-                found[True].append(latencies(broker, seconds, rate))
+                found[way].append(latencies(broker, seconds, rate))
                 agent.caught_up(ends(broker), patience_s=120)
                 agent.stop()
     return found
@@ -98,21 +101,24 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=15.0, help="of each round (default 15)")
     parser.add_argument("--rate", type=int, default=5000, help="records a second (default 5000)")
     parser.add_argument("--asks", action="store_true", help="the agent asks the broker, and has it delete what is archived")
+    parser.add_argument("--streaming", action="store_true", help="what streaming offload costs beside per-segment archiving")
     parser.add_argument("--scratch", type=Path, help="where files go")
     arguments = parser.parse_args()
+    ways = (PER_SEGMENT, STREAMING) if arguments.streaming else (NO_AGENT, PER_SEGMENT)
     with tempfile.TemporaryDirectory(dir=arguments.scratch) as work:
-        found = measure(Path(work), arguments.rounds, arguments.seconds, arguments.rate, asks=arguments.asks)
+        found = measure(Path(work), arguments.rounds, arguments.seconds, arguments.rate, ways, asks=arguments.asks)
     table = Table(
         "agent", "p50 ms", "p99 ms", "p99.9 ms", "p99 of each round", title=f"{arguments.rate} records of {VALUE_BYTES} B a second"
     )
     medians = {}
-    for with_agent, each in found.items():
+    for way, each in found.items():
         of = {share: median(quantile(one, share) for one in each) * 1000 for share in (0.5, 0.99, 0.999)}
-        medians[with_agent] = of[0.99]
+        medians[way] = of[0.99]
         single = " ".join(f"{quantile(one, 0.99) * 1000:.1f}" for one in each)
-        table.add_row("archives" if with_agent else "none", *(f"{value:.1f}" for value in of.values()), single)
+        table.add_row(way, *(f"{value:.1f}" for value in of.values()), single)
     Console(file=sys.stdout, width=140).print(table)
-    print(f"p99 with an agent: {(medians[True] / medians[False] - 1) * 100:+.0f} %")
+    base, measured = ways
+    print(f"p99 with {measured} beside {base}: {(medians[measured] / medians[base] - 1) * 100:+.0f} %")
 
 
 if __name__ == "__main__":
