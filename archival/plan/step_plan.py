@@ -173,7 +173,10 @@ def _uploads(log: LocalLog, head: Head, high_watermark: int, policy: Policy, tai
         yield replace
         return
     if policy.stream is not None and not proof and read_from == first:  # a cleaner rewrites what would still be read
-        yield Follow(first, high_watermark if policy.end is None else min(high_watermark, max(policy.end, first + 1)))
+        if policy.end is not None and policy.end <= first:
+            yield Idle(f"what is below {policy.end} is archived")
+            return
+        yield Follow(first, high_watermark if policy.end is None else min(high_watermark, policy.end))
     for segment, end in log.segments_from(read_from):
         if end is not None and end <= high_watermark:
             if policy.end is not None and end > policy.end:

@@ -1,5 +1,6 @@
 """What is committed goes into objects that are written while they fill, one after the other, and each is listed once."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,16 @@ def test_what_is_committed_is_listed_once_it_is_old_enough(directory: Directory,
     assert live_bytes(agent.store, agent.head)[: len(written)] == written
     assert assigned(agent).base_offset == 8, "by the commit that has listed the one before"
     assert agent.head.version == 2
+
+
+def test_nothing_is_taken_from_the_end_of_a_pass_on(directory: Directory, agent: Agent) -> None:
+    fill(directory, 0, end=12)
+    assert agent.run(replace(FLUSH, end=3)) == ["claimed", "archived", "what is below 3 is archived"]
+    agent.run(STREAM)  # opens the next one
+    assert agent.run(replace(FLUSH, end=3))[-1] == "what is below 3 is archived"
+    assert ranges(agent.head.entries) == [(0, 2)]
+    agent.run(FLUSH)
+    assert ranges(agent.head.entries) == [(0, 2), (3, 11)]
 
 
 def test_what_a_process_left_is_begun_again_under_another_name(directory: Directory, agent: Agent) -> None:
