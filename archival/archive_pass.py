@@ -13,6 +13,7 @@ from archival.schedule.due_queue import DueQueue
 from archival.schedule.upload_permit import StepWatch
 from headwater_core.errors import HeadwaterError, SourceChanged
 from headwater_core.partition import TopicPartition
+from headwater_core.segments.local_log import Glimpse
 from headwater_core.segments.log_dirs import parse_directory_name
 from headwater_core.threads import DaemonThreads
 
@@ -39,7 +40,7 @@ def archive_all(
     listing = fleet.listing()
     named = [(parse_directory_name(path.name), error) for path, error in listing.problems]
     problems = [PartitionOutcome(place=place or LOG_DIRS, error=error) for place, error in named if place is None or wanted(place)]
-    ends = {each: seen.high_watermark for each, seen in listing.partitions.items() if wanted(each)}
+    ends = _committed_ends(fleet, {each: seen for each, seen in listing.partitions.items() if wanted(each)})
     planned(len(problems) + len(ends))
     yield from problems
     yield from ArchivePass(fleet, policy_for, ends, stop or threading.Event()).run()
@@ -48,6 +49,16 @@ def archive_all(
         if not listing.problems and not again.problems:
             fleet.retain({*listing.partitions, *again.partitions})
     fleet.save()
+
+
+def _committed_ends(fleet: ArchiverFleet, partitions: Mapping[TopicPartition, Glimpse]) -> dict[TopicPartition, int | None]:
+    """Up to where each is committed now: its broker is asked for all of them, since its checkpoint is up to 5 s old. None where nothing
+    says it."""
+    ends = {place: seen.high_watermark for place, seen in partitions.items()}
+    if fleet.broker_logs is not None:
+        for place, said in fleet.broker_logs.learn(ends).items():
+            ends[place] = max(said.offset, ends[place] or 0)
+    return ends
 
 
 class ArchivePass:

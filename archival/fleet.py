@@ -388,7 +388,7 @@ class ArchiverFleet:
         """One step of one partition, with at most one commit; then what is archived of an owned directory is released.
 
         watch  hears of each piece that goes, and says when the step has to end
-        end    take the log for committed below this offset only
+        end    of the pass that requests it: what is committed from there on is not of it
         again  read even what was found damaged and has not changed since
 
         Raises nothing that a partition can be the reason of: the outcome says it, and `troubles`.
@@ -513,7 +513,7 @@ class ArchiverFleet:
         is_idle, was_worked_on = False, log.partition in self._worked_on
         self._worked_on.add(log.partition)  # now: the process may end while a disk holds up the step
         try:
-            outcome = archiver.step(policy, seen, pace=UploadPermit(self._rate, interest.lost, self._equipment.wait))
+            outcome = archiver.step(replace(policy, pass_end=end), log, pace=UploadPermit(self._rate, interest.lost, self._equipment.wait))
             is_idle = outcome.action == "idle"
         except UploadStopped as stopped:
             _log.info("upload_stopped", partition=str(log.partition), reason=str(stopped))

@@ -52,6 +52,7 @@ class StreamLimits(NamedTuple):
 class Policy:
     """tail_after_ms  archive the committed part of an unfinished segment when it has waited this long; None: never
     end               archive only what lies wholly below this offset; None: everything
+    pass_end          what is committed from here on is not of this pass; None: all is
     begin_anew_epoch  a log whose oldest leader epoch is this one, or older, may supersede an archive that it shares nothing with
     stale_keys_below  deletions that a log has forgotten below this offset may be missing from its archive
     merge_span_ms     so much longer than it had to may a record stay because it was merged with later ones
@@ -68,6 +69,7 @@ class Policy:
 
     tail_after_ms: int | None = None
     end: int | None = None
+    pass_end: int | None = None
     begin_anew_epoch: int | None = None
     stale_keys_below: int | None = None
     merge_bytes: int = 0

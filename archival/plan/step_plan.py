@@ -40,7 +40,9 @@ def next_steps(
         yield step
     else:
         assert head  # without one comes a claim
-        yield from _archiving(log, head, log.high_watermark or 0, policy, tail_age_ms, overtaken, held_to)
+        committed = log.high_watermark or 0
+        committed = committed if policy.pass_end is None else min(committed, policy.pass_end)
+        yield from _archiving(log, head, committed, policy, tail_age_ms, overtaken, held_to)
 
 
 def may_be_empty(step: Step) -> bool:

@@ -1,12 +1,20 @@
 """One pass over what is there, beside a loop or alone."""
 
 import threading
+from collections.abc import Collection, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
 
 from archival.archive_pass import ArchivePass, archive_all
+from archival.broker.broker_view import CommittedEnd, GroupOffset, PinnedBroker
+from archival.config import ArchivalConfig, OffloadMode
 from archival.fleet import PartitionOutcome
+from headwater.session import PassRequest
 from headwater_core.partition import TopicPartition
 from tests.archival.builders import SEALED, SendingStore, number_of
-from tests.headwater.broker import Bench
+from tests.headwater.broker import Bench, topic_id
 
 
 def test_a_one_shot_pass_ends_however_fast_a_partition_grows(bench: Bench, store: SendingStore) -> None:
@@ -46,6 +54,47 @@ def test_a_pass_archives_nothing_at_or_past_the_ends_that_it_was_given(bench: Be
     while one_pass.turn():
         pass
     assert [bench.last_offset("soup", number) for number in (0, 1)] == [9, 19]
+
+
+class Ahead:
+    """A broker that leads all, and has committed more than its checkpoint says."""
+
+    def __init__(self, **ends: int) -> None:
+        self.ends = {TopicPartition(topic, 0): CommittedEnd(topic_id(topic), 0, end) for topic, end in ends.items()}
+
+    def committed(self, places: Collection[TopicPartition]) -> Mapping[TopicPartition, CommittedEnd]:
+        return {place: end for place, end in self.ends.items() if place in places}
+
+    def lowest_commits(self) -> Mapping[TopicPartition, GroupOffset]:
+        return {}
+
+    def pinned(self) -> AbstractContextManager[PinnedBroker]:
+        raise NotImplementedError
+
+
+@pytest.mark.usefixtures("led")
+@pytest.mark.parametrize("offload", list(OffloadMode))
+def test_a_pass_ends_where_the_broker_says_that_the_log_is_committed(tmp_path: Path, offload: OffloadMode) -> None:
+    bench = Bench(tmp_path, asked=Ahead(soup=20))
+    bench.settings = ArchivalConfig(offload=offload)
+    bench.broker.partition("soup", 0, segments=3)
+    bench.broker.commit("soup", 0, 15)
+    [row] = archive_all(bench.fleet, PassRequest().policy)
+    assert (row.last_offset, row.error) == (19, None)
+
+
+@pytest.mark.usefixtures("led")
+def test_a_pass_lists_what_is_open_though_that_goes_past_its_end(tmp_path: Path) -> None:
+    broker = Ahead(soup=18)
+    bench = Bench(tmp_path, asked=broker)
+    bench.settings = ArchivalConfig(offload=OffloadMode.STREAMING)
+    bench.broker.partition("soup", 0)
+    bench.scheduler.rescan()
+    bench.turns()  # the agent has taken all 18
+    one_pass = ArchivePass(bench.fleet, PassRequest().policy, {TopicPartition("soup", 0): 14}, threading.Event())
+    while one_pass.turn():
+        pass
+    assert bench.last_offset("soup", 0) == 17
 
 
 def test_a_pass_that_is_stopped_before_it_begins_does_nothing(bench: Bench) -> None:

@@ -414,17 +414,6 @@ class Deleting:
         self.deleted.append((place, end))
 
 
-@pytest.fixture
-def led(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The metadata log says that the broker leads everything."""
-    look = LogDirs.look
-
-    def led_look(self: LogDirs, place: TopicPartition) -> LocalLog:
-        return replace(look(self, place), leadership=led_by(1, 0, replicas=(1,), in_sync=(1,)), metadata_end=7)
-
-    monkeypatch.setattr(LogDirs, "look", led_look)
-
-
 @pytest.mark.usefixtures("led")
 def test_beside_a_broker_nothing_is_released_unless_requested(tmp_path: Path) -> None:
     broker = Deleting(tmp_path / "log")
