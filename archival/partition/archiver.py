@@ -562,7 +562,8 @@ class PartitionArchiver:
             self._source.look_again(log)
             self._commit(head, fails=True)
             return Outcome(action="assigned", reason=f"what follows offset {head.last_offset} has a name now")
-        closed = self._streams.advance(step, head, log, policy, self._tail_age_ms(log), self._uploads)
+        with self._source.unless_changed(log, next((each.segment for each in log.segments_from(step.first)), None)):
+            closed = self._streams.advance(step, head, log, policy, self._tail_age_ms(log), self._uploads)
         if closed is None:
             return None
         if isinstance(closed, str):

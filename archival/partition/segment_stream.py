@@ -15,13 +15,13 @@ from archival.partition.source import OpenSegment, check_unchanged
 from archival.partition.uploads import new_entry, with_offloaded
 from archival.plan.stream_plan import LAYOUT
 from headwater_core.epochs import EpochStart
-from headwater_core.errors import HeadwaterError, SourceChanged, SuspectedGap, TruncatedData
+from headwater_core.errors import CorruptData, HeadwaterError, SourceChanged, SuspectedGap, TruncatedData, UnsupportedFormat
 from headwater_core.layouts.streaming import FileExtent, LedgerEntries, OfferResult, OffloadBudget, StreamingOffloader
 from headwater_core.layouts.streaming.offload_handle import PART_BYTES
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId
 from headwater_core.segments import markers, runindex
-from headwater_core.segments.batch_walk import headers
+from headwater_core.segments.batch_walk import headers, walk
 from headwater_core.segments.batches import CONTROL, BatchHeader
 from headwater_core.segments.local_log import LocalLog, LocalSegment
 from headwater_core.segments.run_scan import RunScan
@@ -57,6 +57,8 @@ class SegmentStream:
     epochs        where each leader epoch begins in that
     place         where the next batch is expected, so that the next object need not search it
     is_full       it takes nothing more
+    is_before_damage  because what follows may not be archived
+    lacks_room    the last look found more than the budget had room for
     cannot_begin  no batch begins right where it is to begin, or one of an older leader epoch than `newest_epoch`
 
     What it raises ends it, then it is to be given up; after a TransientError other than SourceChanged the same call may be repeated.
@@ -75,7 +77,9 @@ class SegmentStream:
         pace: Callable[[int], object],
         open_segment: OpenSegment,
         place: BatchPlace | None = None,
+        verifies: bool = False,
     ) -> None:
+        """verifies: every batch already when it is taken, to find out which one is damaged."""
         self.pending, self.place, self._partition, self._open_segment = pending, place, partition, open_segment
         offloader = StreamingOffloader(
             store,
@@ -96,11 +100,11 @@ class SegmentStream:
         )
         self._files: dict[int, BinaryIO] = {}  # by ledger
         weakref.finalize(self, _close_all, self._files)
-        self._newest_epoch = newest_epoch
+        self._newest_epoch, self._verifies = newest_epoch, verifies
         self.next_offset = pending.base_offset
         self.epochs: tuple[EpochStart, ...] = ()
         self._aborts = 0  # markers that the run's index may list
-        self.is_full = self.cannot_begin = False
+        self.is_full = self.is_before_damage = self.cannot_begin = self.lacks_room = False
 
     @property
     def size_bytes(self) -> int:
@@ -114,17 +118,28 @@ class SegmentStream:
         return self.pending.base_offset <= offset < self.next_offset
 
     def take(self, log: LocalLog, end: int, bytes_max: int) -> None:
-        """Take what is committed below `end`, until there are `bytes_max`, or one larger batch; less where the budget is used up."""
-        for segment, sealed_at in log.segments_from(self.next_offset):
-            if self.is_full or segment.base_offset > self.next_offset or not self._take_from(segment, end, bytes_max):
-                return
-            if sealed_at is None or self.next_offset < sealed_at:
-                return
-            self._seal(segment)
+        """Take what is committed below `end`, until there are `bytes_max`, or one larger batch; less where the budget is used up.
 
-    def _take_from(self, segment: LocalSegment, end: int, bytes_max: int) -> bool:
-        """Whether all was taken that is there below `end`."""
-        file = self._file(segment)
+        What may not be archived ends the object before it. Raises SuspectedGap, CorruptData and UnsupportedFormat where it comes first.
+        """
+        self.lacks_room = False
+        try:
+            for segment, sealed_at in log.segments_from(self.next_offset):
+                if self.is_full or self.next_offset >= end or segment.base_offset > self.next_offset:
+                    return
+                if not self._take_from(segment, sealed_at, end, bytes_max):
+                    return
+                if sealed_at is None or self.next_offset < sealed_at:
+                    return
+                self._seal(segment)
+        except (SuspectedGap, CorruptData, UnsupportedFormat):
+            if not self.size_bytes:
+                raise
+            self.is_full = self.is_before_damage = True
+
+    def _take_from(self, segment: LocalSegment, sealed_at: int | None, end: int, bytes_max: int) -> bool:
+        """Whether all was taken that must be there below `end`. Raises what is wrong after what it has taken."""
+        file, where, due = self._file(segment), str(segment.path), end if sealed_at is None else min(end, sealed_at)
         size_bytes = check_unchanged(segment, file)
         begin = self._locate(segment, file, size_bytes)
         if begin is None:
@@ -132,15 +147,19 @@ class SegmentStream:
         count, position, next_offset = 0, begin.position, self.next_offset
         taken = epochs, aborts = self.epochs, self._aborts
         bytes_max = min(bytes_max, self._handle.run_bytes_max)
-        with suppress(TruncatedData):  # a batch that is still being written
-            for at, header in headers(file, begin.position, size_bytes, where=str(segment.path)):
+        wrong: HeadwaterError | None = None
+        try:
+            batches = walk if self._verifies else headers
+            for at, header in batches(file, begin.position, size_bytes, where=where):
                 batch_end = at + header.size_bytes
-                if header.last_offset >= end or batch_end > size_bytes:
-                    break
                 if header.base_offset != next_offset:
-                    raise SuspectedGap(
-                        f"{segment.path} goes from offset {next_offset - 1} to {header.base_offset}, and nothing proves compaction"
-                    )
+                    raise _gap(segment, next_offset, header.base_offset)
+                if header.last_offset >= end or (batch_end > size_bytes and segment.is_active):
+                    break
+                if sealed_at is not None and header.last_offset >= sealed_at:
+                    raise CorruptData(where, at, f"its last offset is {header.last_offset}, the next segment begins with {sealed_at}")
+                if batch_end > size_bytes:
+                    raise TruncatedData(where, at, f"batch of {header.size_bytes} bytes, {size_bytes - at} are there")
                 begins_epoch = header.leader_epoch >= 0 and (not epochs or epochs[-1].epoch != header.leader_epoch)
                 if begins_epoch:
                     epochs = (*epochs, EpochStart(header.leader_epoch, header.base_offset))
@@ -151,26 +170,37 @@ class SegmentStream:
                     self.is_full = True
                     break
                 count, position, next_offset, taken = count + 1, batch_end, header.last_offset + 1, (epochs, aborts)
-        if not count:
-            return False
-        extent = FileExtent(file.fileno(), begin.position, position - begin.position)
-        done = self._handle.offer(LedgerEntries(segment.base_offset, begin.entry_id, extent, count))
-        if done is not OfferResult.SUCCESS:
-            self.is_full = done is OfferResult.FAIL_SEGMENT_CLOSED
-            return False
-        self.next_offset, (self.epochs, self._aborts) = next_offset, taken
-        self.place = begin._replace(offset=next_offset, position=position, entry_id=begin.entry_id + count)
-        return not self.is_full
+                if next_offset == due:
+                    break
+            else:
+                if sealed_at is not None:
+                    wrong = _gap(segment, next_offset, due)
+        except (SuspectedGap, CorruptData, UnsupportedFormat) as error:
+            if not (segment.is_active and isinstance(error, TruncatedData)):  # a batch that is still being written
+                wrong = error
+        if count:
+            extent = FileExtent(file.fileno(), begin.position, position - begin.position)
+            done = self._handle.offer(LedgerEntries(segment.base_offset, begin.entry_id, extent, count))
+            if done is not OfferResult.SUCCESS:
+                self.is_full, self.lacks_room = done is OfferResult.FAIL_SEGMENT_CLOSED, done is OfferResult.FAIL_BUFFER_FULL
+                return False
+            self.next_offset, (self.epochs, self._aborts) = next_offset, taken
+            self.place = begin._replace(offset=next_offset, position=position, entry_id=begin.entry_id + count)
+        if wrong is not None:
+            raise wrong
+        return self.next_offset == due and not self.is_full
 
     def _locate(self, segment: LocalSegment, file: BinaryIO, size_bytes: int) -> BatchPlace | None:
-        """The batch that is due in `segment`; None when there is none yet, or none that begins there."""
+        """The batch that is due in `segment`; None when there is none yet, or none begins there. Raises SuspectedGap for a gap."""
         known, where = self.place, str(segment.path)
         inode = segment.generation.inode
         if known is not None and (known.inode, known.offset) == (inode, self.next_offset) and known.position <= size_bytes:
             return known
         count = 0
-        with suppress(TruncatedData):
+        try:
             for position, header in headers(file, 0, size_bytes, where=where):
+                if header.base_offset > self.next_offset:
+                    raise _gap(segment, self.next_offset, header.base_offset)
                 if header.last_offset >= self.next_offset:
                     if header.base_offset != self.next_offset or header.leader_epoch < self._newest_epoch:
                         if self.size_bytes:
@@ -179,6 +209,12 @@ class SegmentStream:
                         return None
                     return BatchPlace(segment.base_offset, inode, self.next_offset, position, count)
                 count += 1
+        except TruncatedData:
+            if not segment.is_active:
+                raise
+            return None
+        if not segment.is_active:
+            raise SuspectedGap(f"{where} holds nothing at or past offset {self.next_offset}, and nothing proves compaction")
         return None
 
     def _file(self, segment: LocalSegment) -> BinaryIO:
@@ -226,6 +262,10 @@ class SegmentStream:
 def _close_all(files: dict[int, BinaryIO]) -> None:
     while files:
         files.popitem()[1].close()
+
+
+def _gap(segment: LocalSegment, first: int, end: int) -> SuspectedGap:
+    return SuspectedGap(f"{segment.path} goes from offset {first - 1} to {end}, and nothing proves compaction")
 
 
 def _may_abort(file: BinaryIO, position: int, header: BatchHeader) -> bool:

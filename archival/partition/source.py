@@ -110,7 +110,7 @@ class PartitionSource:
         return again
 
     @contextmanager
-    def unless_changed(self, log: LocalLog, segment: LocalSegment) -> Iterator[None]:
+    def unless_changed(self, log: LocalLog, segment: LocalSegment | None) -> Iterator[None]:
         """What looks like damage while a log is being cut or replaced is none: SourceChanged instead."""
         try:
             yield

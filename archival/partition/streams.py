@@ -16,7 +16,7 @@ from archival.plan.policy import Policy, StreamLimits
 from archival.plan.steps import Follow
 from archival.plan.stream_plan import LAYOUT, assigned_to, reason_to_close, with_assignment
 from headwater_core import milestones
-from headwater_core.errors import HeadwaterError, NotFound, SourceChanged, TransientError
+from headwater_core.errors import CorruptData, HeadwaterError, NotFound, SourceChanged, SuspectedGap, TransientError, UnsupportedFormat
 from headwater_core.layouts.streaming import OffloadBudget
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId
@@ -28,6 +28,8 @@ from manifests.head import Head
 
 MILESTONES = ("stream.begun", "stream.sent", "stream.uploaded", "stream.closed")
 """The points that an object passes, in order; the second after each look at the log."""
+
+_NO_ROOM = "the offload buffer is full (archival.offload_buffer_bytes)"
 
 
 class StreamEquipment(Protocol):
@@ -57,6 +59,7 @@ class PartitionStreams:
         self._limits: StreamLimits | None = None  # as they were when it was last followed
         self._streams: bool | None = None  # is something written while it fills? None: not known yet
         self._place: BatchPlace | None = None
+        self._suspected_to = self._runs_to = 0  # before these offsets is damage: what is taken is verified, nothing is streamed
         self._log = structlog.get_logger().bind(partition=str(partition), topic_id=partition.topic_id, writer=equipment.writer)
 
     @property
@@ -94,6 +97,8 @@ class PartitionStreams:
         """Take what is committed and send what is full. The closed object when it is; else why it is open, for people; None where no object
         can begin. Raises what the log and the store do; what was written may be given up then."""
         assert policy.stream is not None
+        if self._stream is None and step.first < self._runs_to:
+            return None
         if self._stream is None:
             self._stream = self._begin(head, uploads)
             milestones.reached("stream.begun")
@@ -102,17 +107,17 @@ class PartitionStreams:
             if not stream.is_closed:
                 stream.take(log, step.end, policy.stream.segment_bytes)
                 if stream.cannot_begin:
-                    self._stream = None
-                    stream.release()
+                    self._drop(stream)
                     return None
                 stream.send()
                 milestones.reached("stream.sent")
             if not stream.size_bytes:
-                return "nothing of it is a whole batch, or the offload buffer is full"
+                return _NO_ROOM if stream.lacks_room else "nothing of it is a whole batch"
             if not stream.is_closed:
                 reason = reason_to_close(policy.stream, size_bytes=stream.size_bytes, age_ms=age_ms, is_full=stream.is_full)
                 if not reason:
-                    return f"a stream is open: {stream.size_bytes} bytes of {policy.stream.segment_bytes}, {age_ms // 1000} s old"
+                    rest = f"; {_NO_ROOM}" if stream.lacks_room else ""
+                    return f"a stream is open: {stream.size_bytes} bytes of {policy.stream.segment_bytes}, {age_ms // 1000} s old{rest}"
             if (log.high_watermark or 0) < stream.next_offset:
                 return f"the high watermark fell below {stream.next_offset}, where a stream ends"
             closed = stream.close(self._equipment.tails.now_ms())
@@ -123,11 +128,31 @@ class PartitionStreams:
         except NotFound as error:
             self.give_up(str(error))
             raise TransientError(f"{self._partition}: what was sent of a stream is gone: {error}") from error
+        except (CorruptData, SuspectedGap, UnsupportedFormat) as error:
+            if not stream.size_bytes:
+                self._drop(stream)
+                raise
+            self._suspect(stream)
+            self.give_up(str(error))
+            raise TransientError(f"{self._partition}: what was taken is damaged, what precedes that is next: {error}") from error
         except HeadwaterError as error:
             self.give_up(str(error))
             raise
+        if not stream.is_before_damage and closed.entry.next_offset >= self._suspected_to:
+            self._suspected_to = self._runs_to = 0
         milestones.reached("stream.uploaded")
         return closed
+
+    def _suspect(self, stream: SegmentStream) -> None:
+        """Something up to its end is damaged: the next one verifies before it takes. If that one has not found it, runs do, one by one."""
+        if stream.pending.base_offset < self._suspected_to:
+            self._runs_to = max(self._suspected_to, stream.next_offset)
+        self._suspected_to = max(self._suspected_to, stream.next_offset)
+
+    def _drop(self, stream: SegmentStream) -> None:
+        """It has taken nothing, and its name stays."""
+        self._stream = None
+        stream.release()
 
     def _begin(self, head: Head, uploads: Uploads) -> SegmentStream:
         pending = assigned_to(head)
@@ -143,6 +168,7 @@ class PartitionStreams:
             pace=lambda size_bytes: None if uploads.pace is None else uploads.pace(size_bytes),
             open_segment=self._equipment.open_segment,
             place=self._place,
+            verifies=pending.base_offset < self._suspected_to,
         )
 
     def assigned(self, before: Head | None, after: Head, *, fails: bool) -> Head:

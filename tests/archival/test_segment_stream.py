@@ -5,13 +5,15 @@ from typing import Any
 
 import pytest
 
+from archival.obstacle import Obstacle
 from archival.partition import segment_stream
 from archival.plan.policy import StreamLimits
-from headwater_core.errors import SuspectedGap
+from headwater_core.errors import CorruptData, HeadwaterError, SuspectedGap, TransientError, UnsupportedFormat
 from headwater_core.layouts import open_layout
 from headwater_core.layouts.streaming import offload_handle
 from headwater_core.segments import runindex
-from tests.archival.builders import Agent, Directory, fill, ranges
+from headwater_core.segments.run_scan import GrowingScan
+from tests.archival.builders import PARTITION, Agent, Directory, fill, ranges
 from tests.archival.stream_objects import AGE_MS, FLUSH, STREAM, live_bytes
 from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.headwater_core.segments.builders import a_batch, a_commit, a_segment, an_abort
@@ -60,8 +62,91 @@ def test_a_log_that_is_cut_in_place_is_read_again(directory: Directory, agent: A
 def test_a_hole_in_the_log_stops_it(directory: Directory, agent: Agent) -> None:
     directory.segment(0, a_segment(0, 5), a_segment(7, 3))
     directory.high_watermark(10)
-    with pytest.raises(SuspectedGap):
+    with pytest.raises(SuspectedGap, match=r"0\.log goes from offset 4 to 7"):
         agent.run(FLUSH)
+    assert ranges(agent.head.entries) == [(0, 4)]
+    assert stays_in_the_way(agent, SuspectedGap)
+
+
+def stays_in_the_way(agent: Agent, kind: type[HeadwaterError]) -> bool:
+    """Is what one look finds what the next one would, and is the name of the next object still good?"""
+    log, version = agent.logs.look(PARTITION.topic_partition), agent.head.version
+    with pytest.raises(kind) as raised:
+        agent.step(FLUSH)
+    found = Obstacle.of(raised.value, log, agent.head.next_offset)
+    return found is not None and found.remains(log) and agent.head.version == version
+
+
+def test_what_precedes_offsets_that_a_segments_end_lacks_is_archived(directory: Directory, agent: Agent) -> None:
+    for base, end in ((0, 8), (10, 20), (20, 25)):
+        directory.segment(base, a_segment(base, end - base))
+    directory.high_watermark(25)
+    with pytest.raises(SuspectedGap, match=r"0\.log goes from offset 7 to 10"):
+        agent.run(STREAM)
+    assert ranges(agent.head.entries) == [(0, 7)], "though it is young"
+    assert stays_in_the_way(agent, SuspectedGap)
+
+
+def test_what_precedes_the_torn_end_of_a_sealed_segment_is_archived(directory: Directory, agent: Agent) -> None:
+    fill(directory, 0, 10, end=15)
+    path = directory.path / f"{0:020}.log"
+    path.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(CorruptData, match=r"0\.log, byte \d+: batch of \d+ bytes"):
+        agent.run(STREAM)
+    assert ranges(agent.head.entries) == [(0, 8)]
+    assert stays_in_the_way(agent, CorruptData)
+
+
+def test_a_batch_that_reaches_into_the_next_segment_is_damage(directory: Directory, agent: Agent) -> None:
+    directory.segment(0, a_segment(0, 8), a_batch(8, 4))
+    directory.segment(10, a_segment(10, 5))
+    directory.high_watermark(15)
+    with pytest.raises(CorruptData, match="the next segment begins with 10"):
+        agent.run(FLUSH)
+    assert ranges(agent.head.entries) == [(0, 7)]
+
+
+def test_what_follows_the_last_batch_of_a_sealed_segment_is_not_read(directory: Directory, agent: Agent) -> None:
+    written = fill(directory, 0, 10, end=15)
+    directory.append(0, bytes(4096))
+    directory.append(10, b"torn")
+    agent.run(FLUSH)
+    assert live_bytes(agent.store, agent.head) == written
+
+
+@pytest.mark.parametrize("base", [10, 20])
+def test_what_precedes_a_damaged_batch_is_archived_and_the_rest_once_it_is_repaired(directory: Directory, agent: Agent, base: int) -> None:
+    written = fill(directory, 0, 10, 20, end=25)
+    path = directory.path / f"{base:020}.log"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 0xFF]))
+    last = {10: 19, 20: 24}[base]
+    agent.run(STREAM)
+    with pytest.raises(TransientError, match=f"CRC mismatch in the batch at offset {last}"):
+        agent.step(FLUSH)
+    with pytest.raises(CorruptData, match=rf"{base}\.log, byte {len(whole) // (last - base + 1) * (last - base)}: CRC"):
+        agent.run(FLUSH)
+    assert ranges(agent.head.entries) == [(0, last - 1)]
+    assert stays_in_the_way(agent, CorruptData)
+    path.write_bytes(whole)
+    agent.run(FLUSH)
+    assert live_bytes(agent.store, agent.head) == written
+
+
+def test_what_no_object_can_hold_goes_run_by_run(directory: Directory, agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a scan alone refuses, taking never finds."""
+    fill(directory, 0, 10, end=15)
+    monkeypatch.setattr(GrowingScan, "result", lambda scan: (_ for _ in ()).throw(UnsupportedFormat("too much")))
+    for _ in range(2):
+        with pytest.raises(TransientError, match="too much"):
+            agent.run(FLUSH)
+    agent.run(replace(FLUSH, tail_after_ms=0))
+    assert [(each.last_offset, each.layout) for each in agent.head.entries] == [(9, "segment"), (14, "segment")]
+    monkeypatch.undo()
+    directory.append(10, a_segment(15, 5))
+    directory.high_watermark(20)
+    agent.run(FLUSH)
+    assert agent.head.entries[-1].layout == "streaming"
 
 
 def test_a_log_that_begins_within_a_batch_begins_with_a_run(directory: Directory, agent: Agent) -> None:
@@ -80,8 +165,9 @@ def test_what_has_no_room_in_the_buffer_is_read_later(directory: Directory, agen
     agent.budget.bytes_max = 0
     directory.segment(5, a_segment(5, 5))
     directory.high_watermark(10)
+    assert "the offload buffer is full" in agent.step(STREAM).reason
     agent.clock.advance(AGE_MS)
-    agent.run(STREAM)
+    assert agent.run(STREAM)[-1].startswith("the offload buffer is full")
     assert ranges(agent.head.entries) == [(0, 4)], "what was taken before is closed as ever"
     agent.budget.bytes_max = 1 << 20
     agent.run(FLUSH)
