@@ -4,6 +4,7 @@ Taking reads headers alone. Every byte is verified when it is cut into a part, a
 until its last byte has gone, so the broker may delete it meanwhile.
 """
 
+import errno
 import os
 import weakref
 from collections.abc import Callable, Mapping
@@ -15,7 +16,7 @@ from archival.partition.source import OpenSegment, check_unchanged
 from archival.partition.uploads import new_entry, with_offloaded
 from archival.plan.stream_plan import LAYOUT
 from headwater_core.epochs import EpochStart
-from headwater_core.errors import CorruptData, HeadwaterError, SourceChanged, SuspectedGap, TruncatedData, UnsupportedFormat
+from headwater_core.errors import CorruptData, HeadwaterError, SourceChanged, SuspectedGap, TransientError, TruncatedData, UnsupportedFormat
 from headwater_core.layouts.streaming import FileExtent, LedgerEntries, OfferResult, OffloadBudget, StreamingOffloader
 from headwater_core.layouts.streaming.offload_handle import PART_BYTES
 from headwater_core.objectstore.store import ObjectStore
@@ -30,6 +31,7 @@ from manifests import keys
 from manifests.entry import ENTRY_EPOCHS_MAX, Entry
 from manifests.pending_list import PendingObject
 
+_FILES_MAX = 64  # open at once, of one object
 _MARKER_BYTES_MAX = 4096  # of a batch that is read to see whether it is an abort marker: Kafka's have 78
 
 
@@ -120,14 +122,15 @@ class SegmentStream:
     def take(self, log: LocalLog, end: int, bytes_max: int) -> None:
         """Take what is committed below `end`, until there are `bytes_max`, or one larger batch; less where the budget is used up.
 
-        What may not be archived ends the object before it. Raises SuspectedGap, CorruptData and UnsupportedFormat where it comes first.
+        What may not be archived ends the object before it; so do too many open files, when sending closes none.
+        Raises SuspectedGap, CorruptData and UnsupportedFormat where it comes first.
         """
         self.lacks_room = False
         try:
             for segment, sealed_at in log.segments_from(self.next_offset):
                 if self.is_full or self.next_offset >= end or segment.base_offset > self.next_offset:
                     return
-                if not self._take_from(segment, sealed_at, end, bytes_max):
+                if not self._has_file(segment) or not self._take_from(segment, sealed_at, end, bytes_max):
                     return
                 if sealed_at is None or self.next_offset < sealed_at:
                     return
@@ -139,7 +142,7 @@ class SegmentStream:
 
     def _take_from(self, segment: LocalSegment, sealed_at: int | None, end: int, bytes_max: int) -> bool:
         """Whether all was taken that must be there below `end`. Raises what is wrong after what it has taken."""
-        file, where, due = self._file(segment), str(segment.path), end if sealed_at is None else min(end, sealed_at)
+        file, where, due = self._files[segment.base_offset], str(segment.path), end if sealed_at is None else min(end, sealed_at)
         size_bytes = check_unchanged(segment, file)
         begin = self._locate(segment, file, size_bytes)
         if begin is None:
@@ -217,10 +220,21 @@ class SegmentStream:
             raise SuspectedGap(f"{where} holds nothing at or past offset {self.next_offset}, and nothing proves compaction")
         return None
 
-    def _file(self, segment: LocalSegment) -> BinaryIO:
-        if segment.base_offset not in self._files:
-            self._files[segment.base_offset] = self._open_segment(segment)
-        return self._files[segment.base_offset]
+    def _has_file(self, segment: LocalSegment) -> bool:
+        """Is its file open, or was there room for one more? Sends what is taken where there was none."""
+        if segment.base_offset in self._files:
+            return True
+        if len(self._files) >= _FILES_MAX:
+            self.send()
+        try:
+            if len(self._files) < _FILES_MAX:
+                self._files[segment.base_offset] = self._open_segment(segment)
+                return True
+        except TransientError as error:
+            if not self.size_bytes or not lacks_descriptors(error):
+                raise
+        self.is_full = True  # its files are closed with it
+        return False
 
     def _seal(self, segment: LocalSegment) -> None:
         if self.place is not None:
@@ -262,6 +276,13 @@ class SegmentStream:
 def _close_all(files: dict[int, BinaryIO]) -> None:
     while files:
         files.popitem()[1].close()
+
+
+def lacks_descriptors(error: BaseException | None) -> bool:
+    """Does `error` come of too many open files, here or on the whole machine?"""
+    while error is not None and getattr(error, "errno", None) not in (errno.EMFILE, errno.ENFILE):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _gap(segment: LocalSegment, first: int, end: int) -> SuspectedGap:

@@ -7,7 +7,7 @@ from typing import Protocol
 import structlog
 
 from archival.partition.entry_reader import ArchivedEntries
-from archival.partition.segment_stream import BatchPlace, ClosedStream, SegmentStream
+from archival.partition.segment_stream import BatchPlace, ClosedStream, SegmentStream, lacks_descriptors
 from archival.partition.source import OpenSegment
 from archival.partition.tails import Tails
 from archival.partition.uploads import Uploads
@@ -122,7 +122,7 @@ class PartitionStreams:
                 return f"the high watermark fell below {stream.next_offset}, where a stream ends"
             closed = stream.close(self._equipment.tails.now_ms())
         except TransientError as error:
-            if isinstance(error, SourceChanged):
+            if isinstance(error, SourceChanged) or (stream.size_bytes and lacks_descriptors(error)):  # others get its own
                 self.give_up(str(error))
             raise
         except NotFound as error:

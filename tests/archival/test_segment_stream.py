@@ -1,17 +1,22 @@
 """What is committed is taken from the log as places in files, and sent as parts fill."""
 
+import errno
+import os
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Any, BinaryIO
 
 import pytest
 
 from archival.obstacle import Obstacle
 from archival.partition import segment_stream
+from archival.partition.source import open_segment
 from archival.plan.policy import StreamLimits
 from headwater_core.errors import CorruptData, HeadwaterError, SuspectedGap, TransientError, UnsupportedFormat
 from headwater_core.layouts import open_layout
 from headwater_core.layouts.streaming import offload_handle
 from headwater_core.segments import runindex
+from headwater_core.segments.local_log import LocalSegment
 from headwater_core.segments.run_scan import GrowingScan
 from tests.archival.builders import PARTITION, Agent, Directory, fill, ranges
 from tests.archival.stream_objects import AGE_MS, FLUSH, STREAM, live_bytes
@@ -229,4 +234,66 @@ def test_an_object_has_no_more_parts_than_a_store_takes(directory: Directory, ag
     agent.run(replace(FLUSH, stream=StreamLimits(1 << 30, AGE_MS, completes=True)))
     assert max(each.size_bytes for each in agent.head.entries) <= 3 * 2_000
     assert len(agent.head.entries) == 4
+    assert live_bytes(agent.store, agent.head) == written
+
+
+def open_files(directory: Directory) -> int:
+    found = (os.path.realpath(each) for each in Path("/proc/self/fd").iterdir())
+    return sum(each.startswith(f"{directory.path.resolve()}/") for each in found)
+
+
+@pytest.mark.parametrize("part_bytes", [100, 5 << 20])
+def test_a_history_of_small_segments_opens_few_files(
+    directory: Directory, agent: Agent, monkeypatch: pytest.MonkeyPatch, part_bytes: int
+) -> None:
+    monkeypatch.setattr(segment_stream, "PART_BYTES", part_bytes)
+    written = fill(directory, *range(0, 400, 2), end=400)
+    agent.step(STREAM)
+    most = 0
+    while agent.step(STREAM).progressed:
+        most = max(most, open_files(directory))
+    assert 0 < max(most, open_files(directory)) <= 65, "with one that is being opened"
+    agent.run(FLUSH)
+    assert ranges(agent.head.entries) == ([(0, 127), (128, 255), (256, 383), (384, 399)] if part_bytes > 100 else [(0, 399)])
+    assert open_files(directory) == 0
+    assert live_bytes(agent.store, agent.head) == written
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE])
+def test_without_descriptors_what_was_taken_is_closed_and_gives_back_its_own(directory: Directory, agent: Agent, code: int) -> None:
+    written, left = fill(directory, *range(0, 60, 10), end=60), [3]
+
+    def scarce(segment: LocalSegment) -> BinaryIO:
+        if open_files(directory) >= left[0]:
+            raise TransientError("no descriptor") from OSError(code, os.strerror(code))
+        return open_segment(segment)
+
+    other = Agent(agent.root, store=agent.store, clock=agent.clock, open_segment=scarce)
+    other.run(FLUSH)
+    assert ranges(other.head.entries) == [(0, 29), (30, 59)]
+    assert live_bytes(other.store, other.head) == written
+    directory.segment(60, a_segment(60, 10))
+    directory.high_watermark(70)
+    left[0] = 0
+    with pytest.raises(TransientError, match="no descriptor"):
+        other.step(FLUSH)
+    left[0] = 1
+    other.run(FLUSH)
+    assert ranges(other.head.entries) == [(0, 29), (30, 59), (60, 69)]
+
+
+def test_what_fails_for_want_of_descriptors_gives_back_its_own(directory: Directory, agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = fill(directory, 0, end=10)
+    agent.run(STREAM)
+    assert open_files(directory) == 1
+
+    def refuse(*_: object, **__: object) -> str:
+        raise TransientError("no socket") from OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(MemoryStore, "put", refuse)
+    with pytest.raises(TransientError):
+        agent.step(FLUSH)
+    assert (open_files(directory), agent.budget.used_bytes) == (0, 0)
+    monkeypatch.undo()
+    agent.run(FLUSH)
     assert live_bytes(agent.store, agent.head) == written
