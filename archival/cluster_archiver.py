@@ -9,10 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import structlog
+from msgspec.structs import replace
 
 from archival.config import ClusterConfig
 from headwater_core.clock import Clock
-from headwater_core.errors import ForeignOwner, HeadwaterError, TransientError
+from headwater_core.errors import CorruptData, ForeignOwner, HeadwaterError, NotFound, TransientError, UnsupportedFormat
 from headwater_core.milestones import reached
 from headwater_core.objectstore.confirmed_put import put_confirmed
 from headwater_core.objectstore.digest import digest_of
@@ -20,8 +21,9 @@ from headwater_core.objectstore.store import ObjectStore
 from headwater_core.segments.metadata.cluster_metadata import ClusterMetadata
 from headwater_core.segments.metadata.record_schemas import SCHEMAS
 from manifests import keys
-from manifests.cluster_list import ClusterList, ListedSnapshot, adopted, is_newer
-from manifests.cluster_snapshot import SnapshotContent, content_of, pack_snapshot
+from manifests.cluster_list import LEASE_MS, ClusterList, ListedSnapshot, is_newer
+from manifests.cluster_snapshot import SnapshotContent, content_of, load_snapshot, pack_snapshot
+from manifests.cluster_survey import SnapshotObject, adopt, snapshot_objects
 from manifests.repository import ManifestRepository
 
 LOOK_S = 10.0  # between two looks at the metadata log
@@ -70,6 +72,7 @@ class ClusterArchiver:
         self._known_unknown: tuple[tuple[int, int], ...] = ()
         self._collect_s = self._clock.monotonic_s()
         self._first_seen = (0, 0.0)  # the newest snapshot's number, and since when it has been known here
+        self._unlisted_s: dict[keys.SnapshotName, float] = {}  # since when an object is known here that no list has
 
     def run(self, stop: threading.Event) -> None:
         """Look every LOOK_S, until `stop` is set."""
@@ -129,13 +132,16 @@ class ClusterArchiver:
     def _archive(self, state: ClusterMetadata, requested: bool) -> ListedSnapshot | None:
         settings, repository = self._equipment.settings(), self._equipment.repository
         listed = repository.load_snapshots()
-        base = listed or self._adopt()
-        if listed is not None and self._is_settled(listed, state):
-            self._settle(listed.newest)
+        objects = snapshot_objects(self._equipment.store)
+        base = listed or self._adopt(objects)
+        if base is not None and self._is_settled(base, state):
+            self._settle(base.newest)
+            if listed is None:
+                repository.change_snapshots(lambda seen, found=base: seen or found)  # type: ignore[misc]
             return None
         if base is not None and not requested and self._wait_s(base.newest) > 0:
             return None
-        entry, packed = self._draft(base, state, settings)
+        entry, packed = self._draft(base, max((each.name.number for each in objects), default=0), state, settings)
         put_confirmed(self._equipment.store, entry.key, io.BytesIO(packed), len(packed), entry.digest or "")
         reached("cluster_snapshot_uploaded")
         now_ms, retention_ms = self._clock.now_ms(), None if settings.retention_s is None else settings.retention_s * 1000
@@ -144,7 +150,7 @@ class ClusterArchiver:
             if seen is not None and seen.newest.uid == entry.uid:
                 return None  # it is there: only the answer was lost
             found = seen or base
-            if (found.newest.number if found else 0) + 1 != entry.number or (seen is not None and self._is_settled(seen, state)):
+            if (found and found.newest.name) != (base and base.newest.name) or (seen is not None and self._is_settled(seen, state)):
                 return None  # another one came first: what was uploaded is never listed
             if found is None:
                 return ClusterList(cluster_id=self._equipment.cluster_id(), snapshots=(entry,))
@@ -159,12 +165,14 @@ class ClusterArchiver:
         log.info("cluster_snapshot_taken", number=entry.number, offset=entry.end_offset, size_bytes=entry.size_bytes)
         return entry
 
-    def _draft(self, base: ClusterList | None, state: ClusterMetadata, settings: ClusterConfig) -> tuple[ListedSnapshot, bytes]:
-        """The next snapshot and its object."""
+    def _draft(
+        self, base: ClusterList | None, highest: int, state: ClusterMetadata, settings: ClusterConfig
+    ) -> tuple[ListedSnapshot, bytes]:
+        """The next snapshot and its object. highest: number of any object that is there, as the list may be an older one, put back"""
         packed = pack_snapshot(state, secrets=settings.secrets)
         newest = base.newest if base else None
         entry = ListedSnapshot(
-            number=newest.number + 1 if newest else 1,
+            number=max(newest.number if newest else 0, highest) + 1,
             end_offset=state.end_offset,
             end_epoch=state.end_epoch,
             uid=self._equipment.new_uid(),
@@ -208,28 +216,40 @@ class ClusterArchiver:
         by_clock = interval_s - (self._clock.now_ms() - newest.taken_ms) / 1000
         return min(by_clock, interval_s - (now_s - self._first_seen[1]))
 
-    def _adopt(self) -> ClusterList | None:
-        """The list was lost, or never was: from the objects' names."""
-        found = []
-        for info in self._equipment.store.list(keys.CLUSTER):
-            name = keys.parse_cluster_snapshot(info.key)
-            if name is not None:
-                found.append((name, info.size_bytes, info.modified_ms))
-        return adopted(self._equipment.cluster_id(), found)
+    def _adopt(self, objects: list[SnapshotObject]) -> ClusterList | None:
+        """The list was lost, or never was: from the objects' names, and when the last record of the newest was written."""
+        found = adopt(self._equipment.cluster_id(), objects)
+        if found is None:
+            return None
+        try:
+            appended_ms = load_snapshot(self._equipment.store, found.newest).appended_ms
+        except (CorruptData, NotFound, UnsupportedFormat):
+            return found
+        return replace(found, snapshots=(*found.snapshots[:-1], replace(found.newest, appended_ms=appended_ms)))
 
     def collect(self) -> int:
         """Delete snapshots that are not listed any more, or never were; how many. One with a greater number than the newest may be about to
-        be listed; any other never is again. Raises what the store raises, and CorruptData for a damaged list."""
+        be listed. What no list here ever dropped stays for a lease after it was first seen, as the list may be an older one, put back.
+        Raises what the store raises, and CorruptData for a damaged list."""
         self._settled = False  # the list may have been lost meanwhile
         listed = self._equipment.repository.load_snapshots()
         if listed is None:
             return 0
-        now_ms, gone = self._clock.now_ms(), 0
-        for info in list(self._equipment.store.list(keys.CLUSTER)):
-            name = keys.parse_cluster_snapshot(info.key)
-            if name is not None and name.number <= listed.newest.number and not listed.refers_to(name, now_ms):
+        now_ms, now_s, gone = self._clock.now_ms(), self._clock.monotonic_s(), 0
+        dropped = {(each.number, each.uid) for each in listed.dropped}
+        unlisted: dict[keys.SnapshotName, float] = {}
+        for name, info in snapshot_objects(self._equipment.store):
+            if name.number > listed.newest.number or listed.refers_to(name, now_ms):
+                continue
+            since_s = self._unlisted_s.get(name, now_s)
+            if (name.number, name.uid) in dropped or now_s - since_s >= LEASE_MS / 1000:
                 self._equipment.store.delete(info.key)
                 gone += 1
+            else:
+                unlisted[name] = since_s
+        if unlisted.keys() - self._unlisted_s:
+            log.warning("cluster_snapshots_unlisted", objects=len(unlisted), number=max(name.number for name in unlisted))
+        self._unlisted_s = unlisted
         if gone:
             log.info("cluster_snapshots_deleted", objects=gone)
         return gone

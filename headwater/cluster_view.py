@@ -19,6 +19,7 @@ from headwater_core.segments.metadata.record_schemas import (
     TOKEN,
 )
 from manifests.cluster_list import ListedSnapshot
+from manifests.cluster_survey import survey_snapshots
 from manifests.repository import ManifestRepository
 
 Row = dict[str, Any]
@@ -54,9 +55,7 @@ def is_number(at: str) -> bool:
 
 def snapshot_at(manifests: ManifestRepository, at: str) -> ListedSnapshot:
     """The snapshot that `at` names: a time, a number, or `latest`. Raises NotFound, UsageError, and CorruptData for a damaged list."""
-    listed = manifests.load_snapshots()
-    if listed is None:
-        raise NotFound(f"{manifests.store.url} has no snapshot of the cluster's metadata: an agent beside a broker archives one")
+    listed = survey_snapshots(manifests).listed
     if at == "latest":
         return listed.newest
     if is_number(at):

@@ -30,13 +30,13 @@ _CONTENT = re.compile(r"[0-9a-f]{64}")
 class ListedSnapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One of them.
 
-    number      rises by one
+    number      rises
     end_offset, end_epoch  the metadata log is in it up to this offset, exclusive; the epoch of the last record
     appended_ms  when the controller wrote that one; 0: not known
     taken_ms    when the state was found, by the clock of the agent; never before the snapshot before
     digest      of the object; None where the list was lost and made again from the objects' names
     content, open_content  SHA-256 of the records in it, and of those that are not secret: two states are the same when these are
-    has_secrets  nothing was left out
+    has_secrets  nothing was left out; None where that is not known, as the list was lost
     unknown     how many records its writer did not know
     """
 
@@ -51,7 +51,7 @@ class ListedSnapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     digest: str | None = None
     content: str | None = None
     open_content: str | None = None
-    has_secrets: bool = True
+    has_secrets: bool | None = True
     unknown: int = 0
 
     def __post_init__(self) -> None:
@@ -159,9 +159,11 @@ def _period(snapshot: ListedSnapshot, retention_ms: int | None, now_ms: int) -> 
 
 def is_newer(position: tuple[int, int], appended_ms: int, listed: ListedSnapshot) -> bool:
     """Is a metadata log that ends there newer than the one of `listed`? So it is, too, when it was written to much later: then it is
-    another log under the same cluster id, which a recovery has begun. A follower that is late has older records."""
+    another log under the same cluster id, which a recovery has begun. A log whose last record is as much older is the one before that,
+    wherever it ends. A follower that is late has older records."""
+    believed_ms = min(listed.appended_ms, listed.taken_ms)  # a controller's clock may have been ahead
     if position > listed.position:
-        return True
+        return not 0 < appended_ms < believed_ms - ANOTHER_LIFE_MS
     return position < listed.position and 0 < listed.appended_ms < appended_ms - ANOTHER_LIFE_MS
 
 
@@ -181,6 +183,7 @@ def adopted(cluster_id: str, objects: Iterable[tuple[keys.SnapshotName, int, int
             uid=name.uid,
             taken_ms=latest_ms,
             size_bytes=size_bytes,
+            has_secrets=None,
         )
     found = tuple(by_number[number] for number in sorted(by_number))[-LISTED_MAX:]
     return ClusterList(cluster_id=cluster_id, snapshots=found) if found else None

@@ -18,6 +18,7 @@ from headwater_core.segments.metadata.metadata_records import RESOURCE_BROKER, C
 from headwater_core.segments.metadata.record_schemas import ACL, QUOTA, SCRAM, TOKEN
 from manifests.cluster_list import SNAPSHOT_BYTES_MAX, ListedSnapshot
 from manifests.cluster_snapshot import load_snapshot, unpack_snapshot
+from manifests.cluster_survey import survey_snapshots
 from manifests.repository import ManifestRepository
 from recovery.recovery_plan import ClusterPlan, RecoveryPlan
 from recovery.snapshot_topics import with_epochs
@@ -27,34 +28,39 @@ _INJECTED = (QUOTA, ACL, SCRAM, TOKEN)
 
 
 class SnapshotFound(NamedTuple):
+    """cluster_id: None where the list was lost. note: of the list; """ ""
+
     listed: ListedSnapshot
     state: ClusterMetadata
-    cluster_id: str
+    cluster_id: str | None
+    note: str = ""
 
 
 def find_snapshot(repository: ManifestRepository, which: str) -> SnapshotFound:
     """The snapshot that `which` names: `latest`, or a number. Raises UsageError, NotFound when there is none, and as load_snapshot."""
     if which != "latest" and not (which.isascii() and which.isdecimal() and len(which) <= 10):
         raise UsageError(f"{which[:40]!r} is no number of a snapshot, and not `latest`")
-    listed = repository.load_snapshots()
-    if listed is None:
-        raise NotFound(f"{repository.store.url} has no snapshot of the cluster's metadata: an agent beside a broker archives one")
+    listed, is_adopted, note = survey_snapshots(repository)
     found = listed.newest if which == "latest" else next((each for each in listed.snapshots if each.number == int(which)), None)
     if found is None:
         raise NotFound(f"there is no snapshot {which}, or not any more; `headwater cluster show --list` has them")
-    return SnapshotFound(found, load_snapshot(repository.store, found), listed.cluster_id)
+    return SnapshotFound(found, load_snapshot(repository.store, found), None if is_adopted else listed.cluster_id, note)
 
 
 def with_cluster(plan: RecoveryPlan, found: SnapshotFound) -> RecoveryPlan:
     """`plan` with the cluster's state: what of it does not come back is left out or noted."""
-    listed, state, cluster_id = found
+    listed, state, cluster_id, note = found
     left_out, notes, problems = list(plan.left_out), list(plan.notes), list(plan.problems)
-    if cluster_id != plan.source_cluster_id:
+    if note:
+        notes.append(note)
+    if cluster_id not in (None, plan.source_cluster_id):
         problems.append(f"the snapshots are of cluster {cluster_id}, and the topics of {plan.source_cluster_id}")
     planned = {topic.topic for topic in plan.topics}
     left_out += [f"{name}: a topic of the cluster that the archive does not hold" for name in sorted(state.topics.keys() - planned)]
     topics = tuple(with_epochs(topic, state.topics.get(topic.topic)) for topic in plan.topics)
-    if not listed.has_secrets:
+    if listed.has_secrets is None:
+        notes.append("whether the snapshot was taken with users, tokens and passwords is not known, as it is not in a list")
+    elif not listed.has_secrets:
         left_out.append("users, delegation tokens and passwords in settings: the snapshot was taken with cluster.secrets = false")
     if state.unread:
         left_out.append(f"{sum(state.unread.values())} records of kinds {sorted(state.unread)}, which this version does not know")

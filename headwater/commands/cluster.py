@@ -9,7 +9,7 @@ from headwater.columns import Column
 from headwater.options import configured
 from headwater.output import emit, emit_document, format_option, say
 from headwater.units import parse_time, time_text
-from headwater_core.errors import Partial
+from headwater_core.errors import NotFound, Partial
 
 if TYPE_CHECKING:
     from headwater.config import Config
@@ -165,8 +165,15 @@ _SNAPSHOTS = (
 
 
 def _snapshots(bucket: "Bucket") -> list[dict[str, Any]]:
-    listed = bucket.manifests.load_snapshots()
-    return [_facts(each) for each in listed.snapshots] if listed else []
+    from manifests.cluster_survey import survey_snapshots
+
+    try:
+        listed, _, note = survey_snapshots(bucket.manifests)
+    except NotFound:
+        return []
+    if note:
+        say(f"note: {note}")
+    return [_facts(each) for each in listed.snapshots]
 
 
 def _facts(snapshot: "ListedSnapshot") -> dict[str, Any]:
@@ -209,10 +216,13 @@ def _rows(state: "ClusterMetadata", section: str, groups: "ArchivedGroups | None
     return [each._asdict() | {"lag": each.lag} for each in groups.offsets] if groups else []
 
 
+_WITHOUT = {True: "", False: ", without secrets", None: ", perhaps without secrets: its list was lost"}
+
+
 def print_sections(snapshot: "ListedSnapshot", rows: dict[str, list[dict[str, Any]]]) -> None:
     """A table for each section that has rows."""
     title = f"snapshot {snapshot.number} of {time_text(snapshot.taken_ms)}, metadata offset {snapshot.end_offset}"
-    emit_document((title + ("\n" if snapshot.has_secrets else ", without secrets\n")).encode())
+    emit_document((title + _WITHOUT[snapshot.has_secrets] + "\n").encode())
     for section, found in rows.items():
         if found:
             emit("table", COLUMNS[section], found, title=f"\n{section}")

@@ -17,6 +17,7 @@ from headwater_core.segments.metadata.cluster_metadata import ClusterMetadata
 from headwater_core.segments.metadata.record_schemas import SCRAM
 from manifests import cluster_list, cluster_snapshot, keys
 from manifests.cluster_snapshot import load_snapshot
+from manifests.cluster_survey import survey_snapshots
 from manifests.repository import ManifestRepository
 from tests.archival.cluster_world import ClusterWorld, Plant, a_state, later
 from tests.headwater_core.objectstore.memory import MemoryStore
@@ -170,6 +171,61 @@ def test_a_recovered_cluster_goes_on_though_its_log_is_shorter() -> None:
     taken = agent.archiver.step()
     assert taken is not None
     assert (taken.number, taken.position) == (2, (1, 60))
+
+
+def test_an_agent_beside_the_old_disk_does_not_win_against_the_recovered_cluster() -> None:
+    agent = OneAgent()
+    old = agent.sees = a_state(9, 90_000, 1, agent.clock.now_ms())
+    agent.archiver.step()
+    agent.clock.advance(cluster_list.ANOTHER_LIFE_MS + 1)
+    recovered = agent.sees = a_state(1, 60, 2, agent.clock.now_ms())
+    agent.archiver.step()
+    for state in (old, recovered, a_state(9, 90_007, 3, old.appended_ms)):
+        agent.clock.advance(60_000)
+        agent.sees = state
+        assert agent.archiver.step(requested=True) is None
+    assert agent.newest.position == (1, 60)
+
+
+def test_a_late_agent_that_finds_no_list_makes_it_again_and_adds_nothing() -> None:
+    agent = OneAgent()
+    agent.archiver.step()
+    agent.clock.advance(cluster_list.ANOTHER_LIFE_MS + 1)
+    agent.sees = a_state(1, 20, 1, agent.clock.now_ms())
+    agent.archiver.step()
+    agent.store.delete(keys.CLUSTER_LIST)
+    late = OneAgent(agent.store, agent.clock)
+    late.sees = a_state(1, 15, 7, agent.clock.now_ms() - 5)
+    assert late.archiver.step(requested=True) is None
+    assert (late.newest.number, late.newest.position, late.newest.has_secrets) == (2, (1, 20), None)
+    assert late.newest.appended_ms == agent.sees.appended_ms
+    taken = agent.archiver.step()
+    assert taken is None
+    agent.archiver.collect()
+    taken = agent.archiver.step(requested=True)
+    assert taken is not None
+    assert (taken.number, taken.has_secrets) == (3, True)  # whether the adopted one has them, nobody knows
+
+
+def test_an_older_list_that_was_put_back_gives_no_number_twice_and_time_to_notice() -> None:
+    agent = OneAgent()
+    agent.archiver.step()
+    old = agent.store.get(keys.CLUSTER_LIST)[0]
+    for value in (1, 2):
+        agent.sees = a_state(1, 10 + value, value)
+        agent.archiver.step(requested=True)
+    agent.store.replace(keys.CLUSTER_LIST, old, expected_tag=agent.store.get(keys.CLUSTER_LIST)[1])
+    agent.archiver.collect()
+    agent.sees = a_state(1, 20, 3)
+    taken = agent.archiver.step(requested=True)
+    assert taken is not None
+    assert taken.number == 4
+    with structlog.testing.capture_logs() as events:
+        assert agent.archiver.collect() == 0
+    assert [(each["event"], each["objects"], each["number"]) for each in events] == [("cluster_snapshots_unlisted", 2, 3)]
+    assert survey_snapshots(agent.repository).note == "2 snapshots are not listed, the last are 2, 3"
+    agent.clock.advance(cluster_list.LEASE_MS)
+    assert agent.archiver.collect() == 2
 
 
 def test_without_secrets_none_is_stored_and_an_agent_with_them_adds_them() -> None:

@@ -103,6 +103,11 @@ def test_an_archive_without_a_snapshot_says_so_and_damage_is_named(stage: Stage)
     ran = stage.run("archive", log=stage.root / "kitchen")
     assert ran.code == 0
     (snapshot,) = shown(stage, "show", "--list")
+    listed = stage.bucket / "cluster" / "latest.json"
+    aside = listed.rename(stage.root / "latest.json")
+    without = stage.run("cluster", "show", "--list", "-o", "jsonl")
+    assert ([each["key"] for each in without.rows], "it is lost" in without.err) == ([snapshot["key"]], True)
+    aside.rename(listed)
     path = stage.bucket / snapshot["key"]
     content = path.read_bytes()
     path.write_bytes(content[:-1] + b"!")

@@ -87,6 +87,9 @@ def test_a_higher_epoch_is_newer_whatever_the_offset_and_another_life_is_known_b
     listed = a_snapshot(7, end_epoch=5, end_offset=1000)
     assert is_newer((6, 1), 0, listed)
     assert is_newer((5, 1001), 0, listed)
+    assert is_newer((9, 5000), NOW_MS - ANOTHER_LIFE_MS, listed)
+    assert not is_newer((9, 5000), NOW_MS - ANOTHER_LIFE_MS - 1, listed)
+    assert is_newer((9, 5000), NOW_MS, replace(listed, appended_ms=NOW_MS * 2))  # whose clock was ahead
     assert not is_newer((5, 1000), NOW_MS * 2, listed)
     assert not is_newer((4, 5000), NOW_MS, listed)
     assert not is_newer((1, 5), NOW_MS + ANOTHER_LIFE_MS, listed)

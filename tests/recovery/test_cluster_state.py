@@ -143,8 +143,29 @@ def test_without_a_snapshot_or_with_that_of_another_cluster_nothing_is_planned()
     other = encode_cluster_list(msgspec.structs.replace(listed, cluster_id="pantry"))
     kitchen.store.replace(keys.CLUSTER_LIST, other, expected_tag=tag)
     assert any("the snapshots are of cluster pantry" in each for each in kitchen.plan().problems)
-    kitchen.store.delete(keys.CLUSTER_LIST)
+    for info in list(kitchen.store.list(keys.CLUSTER)):
+        kitchen.store.delete(info.key)
     with pytest.raises(NotFound, match="no snapshot"):
+        kitchen.plan()
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_without_a_list_the_snapshots_that_are_there_are_used(damaged: bool) -> None:
+    kitchen = Kitchen()
+    before = kitchen.plan().cluster
+    raw, tag = kitchen.store.get(keys.CLUSTER_LIST)
+    if damaged:
+        kitchen.store.replace(keys.CLUSTER_LIST, raw[:-9], expected_tag=tag)
+    else:
+        kitchen.store.delete(keys.CLUSTER_LIST)
+    plan = kitchen.plan()
+    assert plan.cluster is not None
+    assert before is not None
+    assert (plan.cluster.key, plan.cluster.users, plan.problems) == (before.key, before.users, ())
+    assert any(f"latest.json is not used, it is {'damaged' if damaged else 'lost'}" in note for note in plan.notes)
+    [info] = [info for info in kitchen.store.list(keys.CLUSTER) if info.key != keys.CLUSTER_LIST]
+    kitchen.store.delete(info.key)
+    with pytest.raises(CorruptData if damaged else NotFound):
         kitchen.plan()
 
 
