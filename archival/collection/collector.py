@@ -9,6 +9,7 @@ Whatever is not known for sure keeps everything of the partition: a page that is
 that failed, a head that another agent holds.
 """
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
@@ -165,7 +166,7 @@ class Collector:
         self, partition: PartitionId, orphans: Sequence[StoredObject], settings: ArchivalConfig, stop: Callable[[], bool]
     ) -> Sequence[StoredObject]:
         """Remember all of them, and delete those that have been orphans for the reader lease."""
-        until_ms = self._clock.now_ms() - settings.reader_lease_s * 1000  # before the look, which knows whether the clock was put ahead
+        until_ms = self._until_ms(settings.reader_lease_s)
         since = self._sightings.see(partition, Seen.ORPHAN, {each.uid for each in orphans})
         milestones.reached("collect.remembered")
         removed, left = list[StoredObject](), set[str]()
@@ -190,9 +191,13 @@ class Collector:
         """
         names = {_name(each): f"{_name(each)}-{head.leader_epoch}" for each in head.superseded}
         look = self._sightings.see if remember else lambda partition, seen, _: self._sightings.of(partition, seen)
-        until_ms = self._clock.now_ms() - settings.superseded_retention_s * 1000
+        until_ms = self._until_ms(settings.superseded_retention_s)
         since = look(head.partition_id, Seen.SUPERSEDED, names.values())
-        return {name for name, sighting in names.items() if since.get(sighting, until_ms + 1) <= until_ms}
+        return {name for name, sighting in names.items() if sighting in since and since[sighting] <= until_ms}
+
+    def _until_ms(self, period_s: float) -> float:
+        """What was first seen by then, in ms, has been so for `period_s`. Ask before the look, which notices a clock put ahead."""
+        return self._clock.now_ms() - period_s * 1000 if period_s else math.inf
 
     def _modified_ms(self, entry: Entry) -> int:
         """The age of an object that is gone is not known: its entry stays, for a person to see, and the rest is collected."""

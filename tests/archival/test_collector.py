@@ -130,6 +130,23 @@ def test_the_lease_outlives_a_restart_and_begins_anew_with_a_lost_file(bench: Be
     assert bench.collect().deleted == 2
 
 
+class Running(ManualClock):
+    """Goes on with every look at it."""
+
+    def now_ms(self) -> int:
+        self.at_ms += 1
+        return self.at_ms
+
+
+def test_without_a_lease_an_orphan_goes_at_first_sight_while_time_goes_on(bench: Bench) -> None:
+    names, key = bench.names(), bench.orphan(fence=0)
+    sightings = Sightings(bench.root / "sightings", clock := Running())
+    collector = Collector(store=bench.agent.store, sightings=sightings, clock=clock, writer="agent-a")
+    done = collector.collect(bench.agent.archiver, ArchivalConfig(reader_lease_s=0))
+    assert (done.deleted, key in bench.names()) == (2, False)
+    assert bench.names() == names
+
+
 def test_a_clock_that_was_set_back_makes_the_lease_begin_anew(bench: Bench) -> None:
     bench.orphan(fence=1)
     bench.collect()
