@@ -116,9 +116,12 @@ class Collector:
             return _without(kept, outlived) if held.leader_epoch == leader_epoch else kept
 
         after = successor(head)
+        abandoned = archiver.abandoned(head)
         listed = listed_uids(after)
+        if abandoned is not None:
+            listed.discard(packed(abandoned))
         begun = [each for each in uploads if each.begun_ms <= self._clock.now_ms() - settings.reader_lease_s * 1000]
-        pending = {each.uid for each in after.pending if each.is_assigned}
+        pending = {each.uid for each in after.pending if each.is_assigned and each.uid != abandoned}
         begun = [each for each in begun if _uid(each) not in pending]  # it may go on for longer than that
         wanted, finished = {each.key for each in begun}, set[str]()
         unlisted: list[StoredObject] = []  # all that is kept of a listing, which may be of millions
@@ -129,6 +132,7 @@ class Collector:
                 unlisted.append(each)
         milestones.reached("collect.listed")
         fences = {*(each.fence for each in unlisted), *(_fence(each, finished) for each in begun)}
+        is_left = abandoned is not None and abandoned in {*(each.uid for each in unlisted), *(_uid(each) for each in begun)}
         done = Collected(
             partition=partition,
             start_offset=after.start_offset,
@@ -140,8 +144,8 @@ class Collector:
         if dry_run:
             return _counted(done, unlisted)
         removed: list[StoredObject] = []
-        if after is not head or head.fence in fences:
-            listed = listed_uids(head)
+        if after is not head or head.fence in fences or is_left:
+            listed = listed_uids(head)  # as long as it is not committed that what was abandoned has failed, it is listed
             removed += self._delete(partition, _orphans(unlisted, listed, head), settings, stop)  # a full disk has no room for a commit
             before, head = head, archiver.amend(lambda held: with_fields(successor(held), fence=held.fence + 1), discards=discards)
             milestones.reached("collect.committed")

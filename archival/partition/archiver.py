@@ -232,6 +232,10 @@ class PartitionArchiver:
         """Does it hold an open object? Another archiver of this partition would begin anew."""
         return self._streams.held_to > 0
 
+    def abandoned(self, head: Head) -> str | None:
+        """The name that `head` has assigned, when no commit of this process will list what is written under it; the next one fails it."""
+        return self._streams.abandoned(head)
+
     def give_up(self, reason: str) -> None:
         """Drop the object that is open, and return what it has of the offload buffer. Raises nothing; what the store keeps of it is an
         orphan."""
@@ -242,7 +246,7 @@ class PartitionArchiver:
         """Commit what `change` makes of the head, which no log is asked for; the head that is there then.
 
         change    returns what it is given, or a successor, of the same fence or the next one: then uploads of before can not be committed
-                  any more
+                  any more. What was assigned to another process, or given up, fails with it
         discards  even while some wait: they are made again. They may wait for as long as the topic is paused
 
         Raises Fenced when another writer holds the partition, TransientError while uploads wait for their commit, unless they are
@@ -258,7 +262,7 @@ class PartitionArchiver:
                 if self.is_waiting and not discards:
                     raise TransientError(f"{self.partition}: what was uploaded waits for its commit")
                 after = change(head)
-                return head if after is head else self._commit(after)
+                return head if after is head else self._commit(after, fails=self._streams.abandoned(head) is not None)
             except CommitLost as error:
                 raise TransientError(str(error)) from error
             except (Fenced, UnknownOutcome, ManifestChanged):

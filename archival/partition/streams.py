@@ -93,6 +93,11 @@ class PartitionStreams:
         pending = assigned_to(head)
         return pending is not None and pending.uid == self._own_uid
 
+    def abandoned(self, head: Head) -> str | None:
+        """What `head` has assigned, and another process did, or this one has given up; None when there is no such thing."""
+        pending = assigned_to(head)
+        return None if pending is None or pending.uid == self._own_uid else pending.uid
+
     def advance(self, step: Follow, head: Head, log: LocalLog, policy: Policy, age_ms: int, uploads: Uploads) -> ClosedStream | str | None:
         """Take what is committed and send what is full. The closed object when it is; else why it is open, for people; None where no object
         can begin. Raises what the log and the store do; what was written may be given up then."""

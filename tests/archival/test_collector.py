@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from msgspec.structs import replace
@@ -19,6 +20,7 @@ from manifests.head import Head
 from manifests.page import page_key
 from manifests.repository import ManifestRepository
 from tests.archival.builders import PARTITION, Agent, Directory, fill, ranges
+from tests.archival.stream_objects import STREAM
 from tests.headwater_core.manual_clock import ManualClock
 from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.headwater_core.segments.builders import a_segment
@@ -387,6 +389,40 @@ def test_unfinished_uploads_of_before_the_fence_are_aborted_after_the_lease(benc
     assert bench.head.fence == 2
     assert list(store.unfinished("")) == [later]
     assert {orphaned, finished}.isdisjoint(store.unfinished(""))
+
+
+@pytest.mark.parametrize("raised", [False, True])
+@pytest.mark.parametrize("left", ["upload", "object"])
+def test_what_another_process_was_writing_fails_before_it_is_collected(tmp_path: Path, left: str, raised: bool) -> None:
+    """Though nobody steps the partition any more."""
+    bench = Bench(tmp_path)
+    fill(bench.directory, 0, end=5)
+    bench.agent.run(STREAM)
+    (pending,) = bench.head.pending
+    key, store = f"{keys.stream_folder(PARTITION, pending.fence)}{UUID(pending.uid)}", bench.agent.store
+    assert isinstance(store, MemoryStore)
+    if left == "object":
+        store.create(key, b"complete, and not listed")
+
+    def collect() -> Collected:
+        return bench.collect(uploads=list(store.unfinished(keys.stream_prefix(PARTITION))))
+
+    if left == "upload":
+        store.begin(key)
+    bench.agent.clock.advance(LEASE_MS)
+    assert (collect().deleted, bench.head.pending) == (0, (pending,)), "its process lives, and may list it"
+    if raised:
+        bench.agent.archiver.amend(lambda head: replace(head, fence=head.fence + 1))
+    bench.agent.archiver = bench.agent.archiver_of(PARTITION)
+    for _ in range(2):
+        collect()
+        assert not any(each.is_assigned for each in bench.head.pending)
+        bench.agent.clock.advance(LEASE_MS)
+    assert list(store.unfinished("")) == []
+    assert bench.names(keys.STREAM) == set()
+    version = bench.head.version
+    collect()
+    assert bench.head.version == version
 
 
 @pytest.mark.parametrize("at", ["collect.listed", "collect.committed", "collect.remembered", "collect.deleted", "archive.committed"])

@@ -123,6 +123,24 @@ def test_a_collection_keeps_what_is_being_written(directory: Directory, agent: A
     assert (entry.uid, entry.fence, agent.head.fence) == (uid, 1, 2)
 
 
+@pytest.mark.parametrize("how", ["another process", "given up"])
+def test_a_collection_fails_what_nobody_will_list(directory: Directory, agent: Agent, how: str) -> None:
+    written = fill(directory, 0, end=5)
+    agent.run(STREAM)
+    uid, of = assigned(agent).uid, agent
+    if how == "given up":
+        agent.archiver.give_up("it is paused")
+    else:
+        of = Agent(agent.root, store=agent.store, clock=agent.clock)
+        of.uids = 100
+    raised = of.archiver.amend(lambda head: with_fields(head, fence=head.fence + 1))
+    assert uid not in {each.uid for each in raised.pending if each.is_assigned}
+    of.run(FLUSH)
+    (entry,) = of.head.entries
+    assert (entry.uid != uid, entry.fence) == (True, 2)
+    assert live_bytes(of.store, of.head) == written
+
+
 def test_what_the_log_has_lost_is_never_completed(directory: Directory, agent: Agent) -> None:
     fill(directory, 0, end=10)
     agent.run(STREAM)

@@ -116,7 +116,9 @@ def idle(s: State, i: int) -> Steps:
     if left.gc:
         f = h.fence + (0 if on("gc_no_raise") else 1)
         new = h if on("gc_no_raise") else h._replace(version=h.version + 1, fence=f, writer=i)
-        new = assigned(s, h, new, fails=(h.fence, h.writer) != (a.fence, i))  # its own collection keeps what it is writing
+        lost = h.pending is not None and h.pending != a.mine  # no commit of this process will list it
+        fails = (h.fence, h.writer) != (a.fence, i) or lost  # its own collection keeps what it is writing
+        new = assigned(s, h, new, fails=fails)
         t = s.with_agent(i, fence=f, head=new, job=Job("gc", head=new), spare=() if on("ownpage") else a.spare)._replace(head=new)
         t = t if new.pending == h.pending else t.with_agent(i, mine=new.pending)
         yield ("agent", i, "gc: raise fence", f), settled(t, i).spend(gc=1)
