@@ -302,6 +302,7 @@ class PartitionArchiver:
             self._streams.give_up(acting.reason)
             return Outcome(action="idle", reason=acting.reason, is_last=True)
         if policy.off:
+            self._streams.stop(policy.off, is_paused=policy.is_paused)
             return Outcome(action="idle", reason=policy.off, is_last=True)
         self._held.load()
         policy = self._streams.follow(self.head, log, policy)

@@ -30,6 +30,7 @@ MILESTONES = ("stream.begun", "stream.sent", "stream.uploaded", "stream.closed")
 """The points that an object passes, in order; the second after each look at the log."""
 
 _NO_ROOM = "the offload buffer is full (archival.offload_buffer_bytes)"
+PAUSED_MS_MAX = 600_000  # so long a pause keeps what is open, with the files that the broker deletes meanwhile; a longer one begins it anew
 
 
 class StreamEquipment(Protocol):
@@ -60,6 +61,7 @@ class PartitionStreams:
         self._streams: bool | None = None  # is something written while it fills? None: not known yet
         self._place: BatchPlace | None = None
         self._suspected_to = self._runs_to = 0  # before these offsets is damage: what is taken is verified, nothing is streamed
+        self._paused_ms: int | None = None  # since then nothing may be archived
         self._log = structlog.get_logger().bind(partition=str(partition), topic_id=partition.topic_id, writer=equipment.writer)
 
     @property
@@ -76,6 +78,7 @@ class PartitionStreams:
         """What `policy` comes to: where streaming was switched off, the object that is open is completed first. One that holds what `log`
         has lost is given up: it is never completed over a dead branch."""
         self.check(head)
+        self._paused_ms = None
         stream = self._stream
         if stream is not None and stream.size_bytes and branches_at(log.epochs, EntryTree((_as_entry(stream),))) is not None:
             self.give_up("the log was cut below what it holds")
@@ -87,6 +90,14 @@ class PartitionStreams:
         if limits is not None and is_open and head is not None and head.next_offset < log.start_offset:
             return replace(policy, stream=limits._replace(completes=True))  # the broker deletes what is open
         return policy
+
+    def stop(self, reason: str, *, is_paused: bool) -> None:
+        """Nothing may be archived any more, for `reason`: what is open is given up, during a pause only when that lasts."""
+        now_ms = self._equipment.tails.now_ms()
+        if self._paused_ms is None:
+            self._paused_ms = now_ms
+        if not is_paused or now_ms - self._paused_ms >= PAUSED_MS_MAX:
+            self.give_up(reason)
 
     def may_write(self, head: Head) -> bool:
         """Is there a name for what is to be written that no other process can have used, and that has not failed?"""

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace as with_fields
 
+from archival.partition.streams import PAUSED_MS_MAX
+from archival.plan.policy import StreamLimits
 from headwater_core import milestones
 from headwater_core.errors import Fenced, TransientError, UnknownOutcome
 from headwater_core.objectstore.store import ObjectStore
@@ -139,6 +141,37 @@ def test_a_collection_fails_what_nobody_will_list(directory: Directory, agent: A
     (entry,) = of.head.entries
     assert (entry.uid != uid, entry.fence) == (True, 2)
     assert live_bytes(of.store, of.head) == written
+
+
+@pytest.mark.parametrize("off", ["archive = off", "paused by hand"])
+def test_what_may_not_be_archived_is_not_kept_open(directory: Directory, agent: Agent, off: str) -> None:
+    written = fill(directory, 0, end=5)
+    agent.run(STREAM)
+    uid = assigned(agent).uid
+    stopped = replace(STREAM, off=off)
+    agent.run(stopped)
+    assert agent.archiver.is_streaming == stopped.is_paused, "a pause may be short"
+    agent.clock.advance(PAUSED_MS_MAX - 1)
+    agent.run(stopped)
+    agent.clock.advance(1)
+    agent.run(stopped)
+    assert (agent.archiver.is_streaming, agent.budget.used_bytes) == (False, 0)
+    agent.run(FLUSH)
+    (entry,) = agent.head.entries
+    assert entry.uid != uid
+    assert live_bytes(agent.store, agent.head) == written
+
+
+def test_a_short_pause_goes_on_with_what_is_open(directory: Directory, agent: Agent) -> None:
+    fill(directory, 0, end=5)
+    agent.run(STREAM)
+    uid = assigned(agent).uid
+    for _ in range(3):
+        agent.run(replace(STREAM, off="paused by hand"))
+        agent.clock.advance(PAUSED_MS_MAX - 1)
+        agent.run(replace(STREAM, stream=StreamLimits(1 << 20, 1 << 40)))
+    agent.run(FLUSH)
+    assert [each.uid for each in agent.head.entries] == [uid]
 
 
 def test_what_the_log_has_lost_is_never_completed(directory: Directory, agent: Agent) -> None:
