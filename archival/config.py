@@ -149,7 +149,12 @@ class ArchivalConfig:
     @property
     def follow_s(self) -> float:
         """So often what is committed is taken, where it is archived while it is written: a tenth of its age may pass unseen."""
-        return min(max(self.max_segment_age_s / 10, FOLLOW_S_MIN), FOLLOW_S_MAX)
+        return min(self.idle_follow_s, FOLLOW_S_MAX)
+
+    @property
+    def idle_follow_s(self) -> float:
+        """The same while nothing of it is open: there may be thousands of them."""
+        return max(self.max_segment_age_s / 10, FOLLOW_S_MIN)
 
     def check_layout(self) -> None:
         """Raises UsageError for a layout that does not go with the offload: streaming has its own, and is the only one that has it."""

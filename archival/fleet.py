@@ -418,7 +418,7 @@ class ArchiverFleet:
                     done = PartitionOutcome(place=place, error=member.obstacle.error)
                 else:
                     done = self._advance(member, log, policy_for, watch, end)
-                done = replace(done, again_s=_sooner(done.again_s, self._again_s(member, log)))
+                done = replace(done, again_s=_sooner(done.again_s, self._again_s(member, log, policy_for)))
                 if done.again_s is not None:
                     done = replace(done, quiet=False)
                 member.glimpse = log.glimpse if done.quiet and done.again_s is None and not done.error else None
@@ -485,12 +485,16 @@ class ArchiverFleet:
             return None
         return Rest.by_hint(log, known.last_offset + 1, policy)
 
-    def _again_s(self, member: Member, log: LocalLog) -> float | None:
+    def _again_s(self, member: Member, log: LocalLog, policy_for: PolicyFor) -> float | None:
         """When to look again at a log that is followed while it is written, or is sealed and will soon be committed. No event says so; the
         broker's checkpoint does, later."""
         settings = self.settings_for(log.partition.topic)
-        if settings.offload is OffloadMode.STREAMING and not isinstance(archiving_role(log), Standby):
+        if member.archiver is not None and member.archiver.is_streaming:
             return settings.follow_s
+        policy = self.policy(log.partition.topic_partition, policy_for)
+        if policy.stream is not None and not (policy.off or log.topic_policy_proves_compaction or isinstance(archiving_role(log), Standby)):
+            is_behind = (log.high_watermark or 0) > (member.last_offset if member.last_offset is not None else -1) + 1
+            return settings.follow_s if is_behind else settings.idle_follow_s
         if self.broker_logs is None or not awaits_commit(log):
             member.commit_waits = 0
             return None
@@ -553,7 +557,7 @@ class ArchiverFleet:
                 done = self._release_at_broker(self._broker_releaser, member, archiver, log, done)
         except Exception as error:
             done = replace(done, error=self.trouble(done.place, error))  # beside what the step has done
-        if not (done.progressed or done.error or done.again_s is not None):
+        if not (done.progressed or done.error or done.again_s is not None or archiver.is_streaming):
             member.rest = Rest.of(seen, head, policy, outcome.reason, self._equipment.writer)
         return done
 

@@ -137,6 +137,35 @@ def test_an_open_object_is_kept_however_few_archivers_may_rest(tmp_path: Path, m
     assert bench.fleet._budget.used_bytes == 0
 
 
+def test_a_topic_that_is_switched_off_returns_what_its_open_objects_held(tmp_path: Path) -> None:
+    bench = streaming_bench(tmp_path, partitions=2)
+    bench.settings = replace(bench.settings, archive=ArchiveMode.OFF)
+    bench.clock.advance(10_000)
+    bench.turns()
+    assert bench.fleet._budget.used_bytes == 0
+    bench.clock.advance(60_000)
+    assert bench.turns() == 0, "nothing has to be looked at"
+
+
+def test_of_streaming_partitions_those_with_nothing_open_are_looked_at_seldom(tmp_path: Path) -> None:
+    bench = streaming_bench(tmp_path, partitions=3)
+    for _ in range(11):
+        bench.clock.advance(60_000)
+        bench.turns()
+    assert bench.fleet._budget.used_bytes == 0
+    turns = 0
+    for _ in range(12):
+        bench.clock.advance(10_000)
+        turns += bench.turns()
+    assert turns <= 3 * 2, "each once in a tenth of the age, 600 s"
+    bench.broker.roll("soup", 1)
+    bench.clock.advance(60_000)
+    bench.turns()
+    assert bench.fleet._budget.used_bytes > 0
+    bench.clock.advance(10_000)
+    assert bench.turns() == 1, "the one with an open object"
+
+
 def test_a_topic_that_is_deleted_returns_what_its_open_objects_held(tmp_path: Path) -> None:
     bench = streaming_bench(tmp_path)
     bench.broker.drop("soup", *range(9))
