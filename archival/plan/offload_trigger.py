@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from archival.plan.policy import Policy, TriggerBound, Triggers
+from archival.plan.retention_deadline import counted_from_ms
 from headwater_core.segments.local_log import LocalLog, LocalSegment
 from headwater_core.segments.metadata.cluster_metadata import Retention
 
@@ -112,6 +113,8 @@ def _due_end(log: LocalLog, after_ms: int | None, log_bytes: int | None, now_ms:
         is_due = log_bytes is not None and following_bytes > log_bytes
         if after_ms is not None:
             due_ms = _written_ms(segment) + after_ms
+            if not is_due and due_ms > now_ms:  # only then: what goes anyway need not be read
+                due_ms = counted_from_ms(segment) + after_ms
             is_due = is_due or due_ms <= now_ms
             if not is_due:
                 waits_ms = due_ms if waits_ms is None else min(waits_ms, due_ms)
@@ -122,8 +125,8 @@ def _due_end(log: LocalLog, after_ms: int | None, log_bytes: int | None, now_ms:
 
 
 def _written_ms(segment: LocalSegment) -> int:
-    """A sealed segment counts from when it was last written to, as the broker's retention does, not from the roll that came after: a log
-    that nobody writes to is rolled late."""
+    """A sealed segment counts from when it was last written to, not from the roll that came after: a log that nobody writes to is rolled
+    late."""
     return segment.generation.modified_ns // 1_000_000
 
 

@@ -1,24 +1,27 @@
 """When the broker's retention will delete what is still to be archived: an estimate, by which partitions are put in order."""
 
-from headwater_core.segments.local_log import LocalLog
+from functools import lru_cache
+
+from headwater_core.segments.index_hints import largest_timestamp
+from headwater_core.segments.local_log import LocalLog, LocalSegment
 
 NEAR_MIN_MS, NEAR_MAX_MS = 60_000, 3_600_000
+_KNOWN_MAX = 1 << 18  # sealed segments whose newest timestamp is remembered, of all partitions together
 
 
 def deadline_ms(log: LocalLog, next_offset: int) -> int | None:
     """When the segment that holds `next_offset`, the first offset not archived, is expected to be deleted, in milliseconds of the wall
     clock; None when that is not known, or never.
 
-    A segment's age counts from when it was last written to: brokers count from its newest record's timestamp, which is about the same
-    where producers stamp what they send. By size it is due when as much as retention allows lies after it, at the pace at which the
-    log was written so far. What is overdue already is due in the past.
+    A segment's age counts as `counted_from_ms` says. By size it is due when as much as retention allows lies after it, at the pace at
+    which the log was written so far. What is overdue already is due in the past.
     """
     waiting = [segment for segment, _ in log.segments_from(next_offset)]
     if log.retention is None or not waiting:
         return None
     due: list[int] = []
     if log.retention.age_ms is not None:
-        due.append(_written_ms(waiting[0].generation.modified_ns) + log.retention.age_ms)
+        due.append(counted_from_ms(waiting[0]) + log.retention.age_ms)
     if log.retention.size_bytes is not None:
         newest_ms = _written_ms(log.segments[-1].generation.modified_ns)
         span_ms = max(0, newest_ms - _written_ms(log.segments[0].generation.modified_ns))
@@ -38,6 +41,28 @@ def too_near_ms(log: LocalLog, next_offset: int, now_ms: int) -> int | None:
         return None
     margin_ms = NEAR_MAX_MS if log.retention.age_ms is None else max(NEAR_MIN_MS, min(NEAR_MAX_MS, log.retention.age_ms // 10))
     return due_ms - now_ms if due_ms - now_ms <= margin_ms else None
+
+
+def counted_from_ms(segment: LocalSegment) -> int:
+    """From when the broker's retention counts a segment's age, at the earliest: its newest record's timestamp, which on a replica that was
+    copied lies long before the file was written. The file's own stamp, as the broker does, where there is no such timestamp; and where
+    that is earlier. Its .timeindex is read once for each sealed segment."""
+    written_ms = _written_ms(segment.generation.modified_ns)
+    if segment.is_active:
+        return written_ms
+    try:
+        return min(written_ms, _newest_record_ms(segment))
+    except LookupError:
+        return written_ms
+
+
+@lru_cache(maxsize=_KNOWN_MAX)
+def _newest_record_ms(segment: LocalSegment) -> int:
+    """Raises LookupError where the broker's index says nothing, which is not remembered."""
+    found = largest_timestamp(segment.path.with_suffix(".timeindex"), segment.base_offset)
+    if found is None or found.timestamp_ms < 0:
+        raise LookupError(segment.path)
+    return found.timestamp_ms
 
 
 def _written_ms(modified_ns: int) -> int:

@@ -1,6 +1,8 @@
 """What the triggers of an operator come to: which segments go, which wait, and when a trigger is not applied."""
 
+import struct
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -9,6 +11,7 @@ from msgspec.structs import replace as replace_struct
 
 from archival.plan.offload_trigger import LocalRetention, bounded, misfit, unknown_limit
 from archival.plan.policy import Policy, Triggers
+from archival.plan.retention_deadline import deadline_ms
 from archival.plan.step_plan import next_steps
 from archival.plan.steps import Idle, Upload
 from archival.rest import Rest
@@ -68,6 +71,16 @@ def test_it_is_said_when_time_alone_lets_the_next_one_go() -> None:
     by_size = bounded(waiting(None, 1000), written(5000, 3000, 1000, 0), NOW_MS).bound
     assert by_size is not None
     assert by_size.until_ms is None
+
+
+def test_a_copied_segment_counts_from_its_records_as_the_brokers_retention_does(tmp_path: Path) -> None:
+    """A replica that was moved here: the files are new, the records are not."""
+    log = written(0, 0, 0)
+    for base, newest_ms in ((0, NOW_MS - 5000), (10, NOW_MS - 3000)):
+        (tmp_path / f"{base:020}.timeindex").write_bytes(struct.pack(">qIqI", newest_ms - 1, 0, newest_ms, 9))
+    log = replace(log, segments=tuple(replace(each, directory=tmp_path) for each in log.segments), retention=Retention(6000, None))
+    assert [end_of(log, waiting(after_ms)) for after_ms in (5001, 4000, 2000)] == [10, 10, 20]
+    assert deadline_ms(log, 0) == NOW_MS + 1000
 
 
 def test_a_file_from_the_future_is_taken_for_a_new_one() -> None:
