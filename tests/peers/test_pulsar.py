@@ -17,10 +17,12 @@ from headwater_core.errors import CorruptData
 from headwater_core.layouts import NewRun
 from headwater_core.layouts.blocks import BlocksLayout
 from headwater_core.layouts.pulsar_ledger import PulsarLedger
+from headwater_core.layouts.pulsar_stream import PulsarStream
 from headwater_core.layouts.streaming import LedgerEntries, OfferResult, OffloadBudget, StreamingLayout, StreamingOffloader
 from headwater_core.layouts.testing import PARTITION, a_run, scanned
 from headwater_core.objectstore.s3 import S3Store
 from headwater_core.segments.batch_walk import headers
+from headwater_core.segments.encoder import encode_batch
 from tests.headwater_core.layouts.contract import stored
 from tests.headwater_core.layouts.pulsar_writer import write_ledger
 from tests.headwater_core.objectstore.meter import MeteredStore
@@ -161,6 +163,20 @@ def test_pulsar_reads_ledgers_that_share_an_object_and_one_that_lies_in_two(puls
             begin = 39 if ledger_id == 60 and entry.entry_id >= 39 else first  # of the object where it is
             wanted = expected[begin - first : entry.entry_id - first + 1]
             assert pulsar.stream(keys[ledger_id], ledger_id, [(entry.entry_id, entry.entry_id)]).entries == wanted
+
+
+def test_pulsar_passes_from_block_to_block_where_the_next_entrys_id_is_the_length_of_a_header(
+    pulsar_and_store: tuple[PulsarOffloader, S3Store],
+) -> None:
+    """Of blocks of 5 MiB the second one would begin with entry 128."""
+    pulsar, store = pulsar_and_store
+    entries = [encode_batch(offset, [(None, bytes(41_000))], leader_epoch=1, timestamp_ms=1) for offset in range(140)]
+    key = streamed(store, [(7, 0, entries)], {})
+    assert [block.first_entry_id for block in PulsarStream(store, key).blocks] == [0, 129]
+    assert pulsar.stream([key], 7, [(0, 139)]).entries == seen(entries)
+    later = streamed(store, [(7, 129, entries[:3])], {})  # which no writer can help
+    with pytest.raises(AssertionError, match="NullPointerException"):
+        pulsar.stream([later], 7, [(129, 131)])
 
 
 def streamed(store: S3Store, ledgers: Sequence[tuple[int, int, list[bytes]]], sealed: Mapping[int, tuple[int, int]]) -> str:

@@ -156,6 +156,7 @@ class OffloadHandle:
         with self._lock:
             if not self._is_closed:
                 self._is_closed, self._last_offset, self._offloaded_ms = True, last_offset, offloaded_ms
+                self._cutter.is_ended = True
 
     def result(self) -> OffloadResult:
         """Send what is left, make the objects, index last, and say what they hold. To be called after `close`; may be repeated.

@@ -12,6 +12,10 @@ from headwater_core.objectstore.digest import Digest
 from headwater_core.segments.batch_frames import ID_FRAME, put_id_framed
 from headwater_core.segments.run_scan import RunScan
 
+# At the end of a block that is not padded Pulsar's reader takes the next header for a frame, and finds the header's length where an entry's
+# id belongs. It goes to the right place when that is not the id it looks for: so a ledger is not cut before this entry.
+_ID_OF_HEADER = HEADER_BYTES
+
 
 class Scan(Protocol):
     """What is learned of the run while it is cut: a GrowingScan, or one that was made before."""
@@ -56,6 +60,7 @@ class PartCutter:
 
     parts      how many there are so far
     part_bytes  each but the last has so many, and a batch more at most
+    is_ended   nothing more will be put into the buffer
     blocks, positions, entry_ids  of all of these; the last two of each point of the run's index
     """
 
@@ -66,16 +71,21 @@ class PartCutter:
         self.size_bytes = 0  # of the object
         self._run_bytes = 0
         self.parts = 0
+        self.is_ended = False
 
     @property
     def has_part(self) -> bool:
-        """Is there enough for a part?"""
-        return self._buffer.size_bytes >= self.part_bytes
+        """Is there enough for a part, with what must not begin the next one?"""
+        last = self._buffer.last
+        may_end = self.is_ended or last is None or last.entry_id + 1 != _ID_OF_HEADER
+        return may_end and self._buffer.size_bytes >= self.part_bytes
 
     def cut(self, *, is_last: bool = False) -> StreamPart:
         """The next part, of what is there; the last one of all. Raises SourceChanged, and what the scan raises: nothing follows then."""
         start, blocks, digest, held_bytes = self.size_bytes, list[PartBlock](), Digest(), 0
-        while (first := self._buffer.first) is not None and (is_last or self.size_bytes - start < self.part_bytes):
+        while (first := self._buffer.first) is not None and (
+            is_last or self.size_bytes - start < self.part_bytes or _continues(blocks[-1].block, first)
+        ):
             if not blocks or blocks[-1].block.ledger_id != first.ledger_id:
                 self.blocks.append(StreamBlock(first.ledger_id, first.entry_id, self.size_bytes))
                 blocks.append(PartBlock(self.blocks[-1], HEADER_BYTES, ()))
@@ -106,6 +116,11 @@ class PartCutter:
                 raise SourceChanged(f"{self._where}: its batches are not where they were when it was scanned")
             self.positions.append(self.size_bytes + point + ID_FRAME.size * at)
             self.entry_ids.append(first.entry_id + at)
+
+
+def _continues(block: StreamBlock, first: LedgerEntries) -> bool:
+    """Does `first` belong into the block before it, whatever that one's length?"""
+    return first[:2] == (block.ledger_id, _ID_OF_HEADER)
 
 
 def _before(entries: LedgerEntries, rest: LedgerEntries | None) -> LedgerEntries:

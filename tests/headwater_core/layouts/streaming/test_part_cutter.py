@@ -22,7 +22,7 @@ def test_any_entries_in_any_parts(ledgers: list[list[int]], part_bytes: int, dat
     cutter = PartCutter(buffer, scan, part_bytes, "run")
     offset, whole, batches = 0, b"", []
     for ledger_id, sizes in enumerate(ledgers):
-        entry_id = first = data.draw(st.integers(0, 5))
+        entry_id = first = data.draw(st.integers(0, 5) | st.integers(118, 129))
         for size in sizes:
             batch = encode_batch(offset, [(None, bytes(size))], leader_epoch=1, timestamp_ms=1)
             offset, entry_id = offset + 1, entry_id + 1
@@ -50,7 +50,26 @@ def test_any_entries_in_any_parts(ledgers: list[list[int]], part_bytes: int, dat
             found.append((block.ledger_id, entry_id, whole[at + 12 : at + 12 + size]))
             at += 12 + size
     assert found == batches
+    firsts = {ledger_id: first for ledger_id, first, _ in reversed(batches)}
+    assert all(block.first_entry_id != 128 or firsts[block.ledger_id] == 128 for block in cutter.blocks)
     assert list(cutter.positions) == [128]
+
+
+def test_a_part_waits_for_the_entry_whose_id_is_the_length_of_a_header() -> None:
+    """Else it would begin the next block, if the ledger goes on."""
+    batch = encode_batch(0, [(None, b"x" * 200)], leader_epoch=1, timestamp_ms=1)
+    buffer = OffloadBuffer(OffloadBudget(1 << 30))
+    cutter = PartCutter(buffer, GrowingScan((), "run"), 1, "run")
+    assert buffer.put(LedgerEntries(5, 127, batch))
+    found = [cutter.has_part]
+    cutter.is_ended = True
+    found.append(cutter.has_part)
+    assert found == [False, True]
+    cutter.is_ended = False
+    assert buffer.put(LedgerEntries(5, 128, batch.replace(bytes(8), (1).to_bytes(8, "big"), 1)))
+    assert cutter.has_part
+    (block,) = cutter.cut().blocks
+    assert (block.block.first_entry_id, buffer.first) == (127, None)
 
 
 def test_another_count_than_was_offered_is_noticed() -> None:
