@@ -16,6 +16,7 @@ from archival.plan.policy import Policy, TriggerBound
 from archival.plan.role import Standby, archiving_role
 from archival.plan.step_plan import next_steps
 from archival.plan.steps import Stop
+from archival.plan.stream_plan import OpenStream
 from archival.watermark import WatermarkOrigin, WatermarkSource
 from headwater_core.epochs import EpochHistory, leader_epoch_at
 from headwater_core.errors import CorruptData, Fenced, HeadwaterError, NeedsReplacement, NeedsUpgrade, TransientError, TruncatedData
@@ -73,21 +74,27 @@ def explain(
     turn: Turn | None,
     trouble: str = "",
     origin: WatermarkOrigin | None = None,
+    stream: OpenStream | None = None,
 ) -> list[Unarchived]:
     """Every range, in offset order; neighbours with the same reason are one.
 
     turn     None when no agent archives this log
     trouble  what is known to have stopped the partition, in words
     origin   see status_of
+    stream   what streaming offload has taken, as far as that is known
 
     Raises what `open_segment` raises.
     """
     policy, origin = bounded(policy, log, now_ms), origin or WatermarkOrigin(WatermarkSource.CHECKPOINT, None)
     blocked = _blocked(log, head, policy, now_ms, turn, trouble)
     tail = _tail(head, policy, tail_age_ms, now_ms, turn)
+    if policy.stream is not None and not log.topic_policy_proves_compaction:
+        tail = _in_turn(turn)  # it goes before its segment is sealed
+    blocked_stream = blocked or _streamed(stream, policy, tail_age_ms, now_ms)
     ranges: list[Unarchived] = []
-    for stretch in _stretches(log, head):
-        why = stretch.damage or _why(stretch, log, blocked, policy.bound, tail, turn, origin)
+    for stretch in _stretches(log, head, (stream.base_offset, stream.next_offset) if stream is not None else ()):
+        is_taken = stream is not None and stream.base_offset <= stretch.first and stretch.end <= stream.next_offset
+        why = stretch.damage or _why(stretch, log, blocked_stream if is_taken else blocked, policy.bound, tail, turn, origin)
         last = ranges[-1] if ranges else None
         if last and last.why == why:
             start, size_bytes = ranges.pop().base_offset, last.size_bytes + stretch.size_bytes
@@ -160,6 +167,15 @@ def _blocked(log: LocalLog, head: Head | None, policy: Policy, now_ms: int, turn
     return Why(kind_of(step.error), str(step.error)) if isinstance(step, Stop) else None
 
 
+def _streamed(stream: OpenStream | None, policy: Policy, tail_age_ms: int, now_ms: int) -> Why | None:
+    """For what streaming offload has taken; None where its object is closed now."""
+    if stream is None or policy.stream is None:
+        return None
+    reason = stream.waits_for(policy.stream, tail_age_ms)
+    since_ms = now_ms - tail_age_ms
+    return Why("open-stream", reason, since_ms, since_ms + policy.stream.age_ms) if reason else None
+
+
 def _tail(head: Head | None, policy: Policy, tail_age_ms: int, now_ms: int, turn: Turn | None) -> Why:
     """For what is committed and lies in a segment that is not sealed, or not wholly committed."""
     if policy.tail_wait_ms is None:
@@ -205,10 +221,15 @@ class _Stretch:
     damage: Why | None = None
 
 
-def _stretches(log: LocalLog, head: Head | None) -> Iterator[_Stretch]:
+def _stretches(log: LocalLog, head: Head | None, taken: Sequence[int]) -> Iterator[_Stretch]:
     held = _held_spans(log, head)
     edges = sorted(
-        {log.start_offset, *([log.high_watermark] if log.high_watermark is not None else []), *(edge for span in held for edge in span)}
+        {
+            log.start_offset,
+            *([log.high_watermark] if log.high_watermark is not None else []),
+            *(edge for span in held for edge in span),
+            *taken,
+        }
     )
     for segment, sealed_end in log.segments_from(log.local_start):
         if not _within(held, segment.base_offset, sealed_end):

@@ -36,6 +36,7 @@ from archival.plan.offload_trigger import LocalRetention, bounded, misfit, unkno
 from archival.plan.policy import Policy, PolicyFor
 from archival.plan.retention_deadline import deadline_ms, too_near_ms
 from archival.plan.role import Standby, archiving_role
+from archival.plan.stream_plan import OpenStream
 from archival.rest import Rest
 from archival.schedule.store_breaker import listening
 from archival.schedule.upload_permit import StepWatch, UploadPermit, UploadRate
@@ -306,6 +307,12 @@ class ArchiverFleet:
         """That of `partition`; None while no archiver holds one."""
         member = self._members.of(partition)
         return _known_head(member, self.clock.monotonic_s()) if member is not None else None
+
+    def open_stream(self, partition: PartitionId) -> OpenStream | None:
+        """What streaming offload has taken of `partition` and not listed yet; None where that is nothing."""
+        member = self._members.of(partition)
+        archiver = member.archiver if member is not None else None
+        return archiver.open_stream if archiver is not None else None
 
     def policy(self, place: TopicPartition, policy_for: PolicyFor) -> Policy:
         """What may be archived of `place` now. Raises what reading the pauses raises."""

@@ -10,7 +10,8 @@ from archival.plan.policy import Policy
 from archival.plan.replacement import irreplaceable
 from archival.plan.role import Standby, archiving_role
 from archival.plan.step_plan import may_be_empty, next_steps
-from archival.plan.steps import Idle, Stop, Upload
+from archival.plan.steps import Follow, Idle, Stop, Upload
+from archival.plan.stream_plan import OpenStream
 from archival.watermark import WatermarkOrigin, WatermarkSource
 from headwater_core.errors import HeadwaterError, TransientError
 from headwater_core.partition import PartitionId, TopicPartition
@@ -118,6 +119,7 @@ def status_of(
     cached_bytes: int = 0,
     trouble: str = "",
     origin: WatermarkOrigin | None = None,
+    stream: OpenStream | None = None,
     progressed: Callable[[], object] = lambda: None,
 ) -> PartitionStatus:
     """state: `archived` (nothing is left to do), `due` (a pass would do something), `waiting` (for a seal, or for time), `paused` (by
@@ -126,6 +128,7 @@ def status_of(
     `needs upgrade` by name.
 
     origin  of the log's high watermark; None: its broker's checkpoint, of unknown age
+    stream  what streaming offload has taken, as far as that is known
     progressed  see backlog
 
     Raises TransientError when the log changes while it is looked at, or its disk does not answer: that says nothing of its archiving.
@@ -137,7 +140,7 @@ def status_of(
         policy = bounded(policy, log, now_ms)
         try:
             lag = backlog(log, head.next_offset if head else 0, progressed)
-            state, reason = _state(log, head, lag, policy, tail_age_ms, origin)
+            state, reason = _state(log, head, lag, policy, tail_age_ms, origin, stream)
         except TransientError:
             raise
         except HeadwaterError as error:
@@ -179,7 +182,13 @@ def stopped_by(trouble: str) -> str:
 
 
 def _state(
-    log: LocalLog, head: Head | None, lag: ArchiveLag | None, policy: Policy, tail_age_ms: int, origin: WatermarkOrigin
+    log: LocalLog,
+    head: Head | None,
+    lag: ArchiveLag | None,
+    policy: Policy,
+    tail_age_ms: int,
+    origin: WatermarkOrigin,
+    stream: OpenStream | None,
 ) -> tuple[str, str]:
     """What the one who holds the claim would do next."""
     acting = archiving_role(log)
@@ -198,6 +207,9 @@ def _state(
         return ("archived", _caught_up(origin) if log.leadership else step.reason) if done else ("waiting", step.reason)
     if isinstance(step, Stop):
         return "stopped", str(step.error)
+    if isinstance(step, Follow) and stream is not None and policy.stream is not None and stream.next_offset >= step.end:
+        reason = stream.waits_for(policy.stream, tail_age_ms)
+        return ("waiting", reason) if reason else ("due", "an open stream is closed next")
     return "due", f"{type(step).__name__.lower()} comes next"
 
 

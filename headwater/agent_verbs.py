@@ -208,6 +208,7 @@ class AgentVerbs:
             heads=fleet.heads(),
             offsets=offsets,
             troubles=fleet.troubles,
+            stream=fleet.open_stream,
             tails=fleet.tails,
             broker=fleet.broker_logs,
             pauses=session.pauses,

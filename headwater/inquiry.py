@@ -42,6 +42,7 @@ def range_rows(
             turn=turn_of(place) if turn_of else None,
             trouble=found.status.reason if found.status.state == "recovered" else found.trouble,
             origin=found.origin,
+            stream=found.stream,
         )
         for each in ranges:
             yield _identity(found) | {

@@ -18,6 +18,7 @@ from archival.partition.tails import Tails
 from archival.partition_status import KnownHead, PartitionStatus, backlog, status_of
 from archival.plan.policy import Policy, PolicyFor
 from archival.plan.role import Acting, archiving_role
+from archival.plan.stream_plan import OpenStream
 from archival.watermark import WatermarkOrigin, WatermarkSource
 from headwater.config import Config
 from headwater.options import parse_selection
@@ -60,6 +61,7 @@ class Knowledge:
     heads     of the partitions that it archives itself
     offsets   (archive start, last offset) of these and others, by the control log
     troubles  why the archiving of a partition has stopped
+    stream    what streaming offload has taken of a partition and not listed yet
     broker    what the broker says of its logs; None where it is not asked
     tails     since when tails have waited; None: read from the data directory
     pauses    what is paused; None: read from the bucket
@@ -68,6 +70,7 @@ class Knowledge:
     heads: Mapping[PartitionId, KnownHead] = field(default_factory=dict)
     offsets: Mapping[PartitionId, tuple[int, int]] = field(default_factory=dict)
     troubles: Mapping[TopicPartition, str] = field(default_factory=dict)
+    stream: Callable[[PartitionId], OpenStream | None] = lambda _: None
     tails: Tails | None = None
     broker: BrokerLogs | None = None
     pauses: KnownPauses | None = None
@@ -82,6 +85,7 @@ class Surveyed:
     head     None where the bucket has none, or none that is known
     origin   of the log's high watermark
     trouble  what has stopped it, apart from what `log` and `head` say
+    stream   what streaming offload has taken of it, as far as that is known
     """
 
     status: PartitionStatus
@@ -92,6 +96,7 @@ class Surveyed:
     policy: Policy
     tail_age_ms: int = 0
     trouble: str = ""
+    stream: OpenStream | None = None
 
 
 def survey_partitions(config: Config, selection: str | None, policy_for: PolicyFor = Policy.of) -> Iterator[PartitionStatus]:
@@ -176,6 +181,7 @@ def survey_each(
             now_ms=now_ms,
             cached_bytes=cached.get(folder(partition), 0),
             origin=origins.get(partition),
+            stream=(stream := known.stream(partition)),
         )
         here = local.get(partition)
         try:
@@ -198,6 +204,7 @@ def survey_each(
             policy=policy,
             tail_age_ms=tail_age_ms,
             trouble=trouble,
+            stream=stream,
         )
     for place, problem in sorted(unreadable.items()):
         nothing = PartitionStatus.unknown(place, "stopped", problem)

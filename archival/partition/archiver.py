@@ -32,6 +32,7 @@ from archival.plan.replacement import OVERTAKEN, SMALLER, Draft, holds_what_was_
 from archival.plan.role import Standby, archiving_role
 from archival.plan.step_plan import may_be_empty, next_steps, supersede
 from archival.plan.steps import ClaimPartition, CutEntries, Follow, Idle, RecordGap, Replace, Revive, Step, Stop, Upload
+from archival.plan.stream_plan import OpenStream
 from headwater_core import milestones
 from headwater_core.errors import (
     CorruptData,
@@ -182,6 +183,11 @@ class PartitionArchiver:
     def head_bytes(self) -> int:
         """How long the head is in the bucket; 0 where none is held."""
         return self._held.size_bytes
+
+    @property
+    def open_stream(self) -> OpenStream | None:
+        """See PartitionStreams."""
+        return self._streams.open_stream
 
     def step(self, policy: Policy, log: LocalLog | None = None, *, pace: Callable[[int], object] | None = None) -> Outcome:
         """Do the next thing, with at most one commit. Safe to repeat after any crash.

@@ -14,7 +14,7 @@ from archival.partition.uploads import Uploads
 from archival.plan.lineage import branches_at, newest_epoch
 from archival.plan.policy import Policy, StreamLimits
 from archival.plan.steps import Follow
-from archival.plan.stream_plan import LAYOUT, assigned_to, reason_to_close, with_assignment
+from archival.plan.stream_plan import LAYOUT, OpenStream, assigned_to, reason_to_close, with_assignment
 from headwater_core import milestones
 from headwater_core.errors import CorruptData, HeadwaterError, NotFound, SourceChanged, SuspectedGap, TransientError, UnsupportedFormat
 from headwater_core.layouts.streaming import OffloadBudget
@@ -73,6 +73,12 @@ class PartitionStreams:
     def held_to(self) -> int:
         """The offset after what was taken and is not listed yet; 0 where there is nothing."""
         return self._stream.next_offset if self._stream is not None and self._stream.size_bytes else 0
+
+    @property
+    def open_stream(self) -> OpenStream | None:
+        """What was taken and is not listed yet. For any thread: it may be a step old."""
+        stream = self._stream
+        return OpenStream(stream.pending.base_offset, stream.next_offset, size) if stream and (size := stream.size_bytes) else None
 
     def follow(self, head: Head | None, log: LocalLog, policy: Policy) -> Policy:
         """What `policy` comes to: where streaming was switched off, the object that is open is completed first. One that holds what `log`

@@ -1,6 +1,7 @@
 """The object that is written while it fills (PIP-76): which name it has, and when it is closed. Values in, values out."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -10,6 +11,23 @@ from manifests.pending_list import FAILED, PendingObject
 
 LAYOUT = "streaming"
 _FAILED_MAX = 2  # are kept in the head, for people
+
+
+class OpenStream(NamedTuple):
+    """What an object that is written while it fills has taken, and no manifest lists yet: whole batches of [base_offset, next_offset)."""
+
+    base_offset: int
+    next_offset: int
+    size_bytes: int
+
+    def waits_for(self, limits: StreamLimits, age_ms: int) -> str:
+        """When it is closed, for people; "" where that is now."""
+        if reason_to_close(limits, size_bytes=self.size_bytes, age_ms=age_ms, is_full=False):
+            return ""
+        return (
+            f"in an open stream of {self.size_bytes} bytes, which is closed when it has {limits.segment_bytes}, or when its first record "
+            f"has waited {limits.age_ms // 1000} s"
+        )
 
 
 def assigned_to(head: Head) -> PendingObject | None:

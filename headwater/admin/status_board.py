@@ -22,6 +22,7 @@ from archival.partition_status import NEEDS, KnownHead, PartitionStatus, backlog
 from archival.plan.offload_trigger import LocalRetention, misfit
 from archival.plan.policy import Policy
 from archival.plan.role import Acting, Standby, archiving_role
+from archival.plan.stream_plan import OpenStream
 from archival.watermark import WatermarkOrigin, WatermarkSource
 from headwater_core.clock import Clock
 from headwater_core.control.state import PartitionState
@@ -166,6 +167,7 @@ class BoardSources:
     recovered  was this log directory made by a recovery, and has no broker started on it?
     tail_age_ms  how long the tail has waited: of a partition whose archive ends at this offset, and its high watermark
     released what its broker was asked to delete, if that was tried
+    stream   what streaming offload has taken of it and not listed yet
     archived all partitions that the archive is known to have, and their offsets by the control log, None where it says nothing; the same
              object as long as nothing changes
     """
@@ -179,6 +181,7 @@ class BoardSources:
     tail_age_ms: Callable[[PartitionId, int, int | None], int]
     recovered: Callable[[Path], bool]
     released: Callable[[PartitionId], ReleaseRecord | None] = lambda _: None
+    stream: Callable[[PartitionId], OpenStream | None] = lambda _: None
     archived: Callable[[], Mapping[PartitionId, PartitionState | None]] = dict
 
     @classmethod
@@ -203,6 +206,7 @@ class BoardSources:
             tail_age_ms=fleet.tails.age_since,
             recovered=awaits_broker,
             released=fleet.released,
+            stream=fleet.open_stream,
             archived=archived,
         )
 
@@ -519,6 +523,7 @@ class StatusBoard:
                 now_ms=self.clock.now_ms(),
                 trouble=trouble,
                 origin=origin,
+                stream=sources.stream(partition),
                 progressed=progressed,
             )
             status = replace(status, known_age_s=held.age_s if held is not None else 0.0)

@@ -1,16 +1,20 @@
 """What is committed goes into objects that are written while they fill, one after the other, and each is listed once."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace as with_fields
 
+from archival.explanation import Turn, explain
 from archival.partition.streams import PAUSED_MS_MAX
+from archival.partition_status import status_of
 from archival.plan.policy import StreamLimits
 from headwater_core import milestones
 from headwater_core.errors import Fenced, TransientError, UnknownOutcome
 from headwater_core.objectstore.store import ObjectStore
+from headwater_core.segments.local_log import LocalLog
 from manifests import keys
 from manifests.pending_list import FAILED, PendingObject
 from tests.archival.builders import PARTITION, SEALED, Agent, Directory, fill, ranges
@@ -59,6 +63,37 @@ def test_nothing_is_taken_from_the_end_of_a_pass_on(directory: Directory, agent:
     assert ranges(agent.head.entries) == [(0, 2)]
     agent.run(FLUSH)
     assert ranges(agent.head.entries) == [(0, 2), (3, 11)]
+
+
+def test_what_is_taken_is_explained_and_what_follows_waits_for_its_turn(directory: Directory, agent: Agent) -> None:
+    written = fill(directory, 0, end=5)
+    agent.run(STREAM)
+    agent.clock.advance(2_000)
+    directory.append(0, a_segment(5, 5))
+    directory.high_watermark(8)
+    head, stream, now_ms = agent.head, agent.archiver.open_stream, agent.clock.now_ms()
+    assert stream == (0, 5, len(written))
+
+    def look() -> LocalLog:
+        return agent.logs.look(PARTITION.topic_partition)
+
+    def why(age_ms: int) -> list[tuple[int, int, str]]:
+        asked = partial(explain, look(), head, policy=STREAM, tail_age_ms=age_ms, now_ms=now_ms, turn=Turn())
+        return [(each.base_offset, each.next_offset, each.why.kind) for each in asked(stream=stream)]
+
+    assert why(2_000)[:2] == [(0, 5, "open-stream"), (5, 8, "due")]
+    assert why(AGE_MS)[0] == (0, 8, "due"), "it is closed now"
+    first = explain(look(), head, policy=STREAM, tail_age_ms=2_000, now_ms=now_ms, turn=Turn(), stream=stream)[0]
+    assert (first.size_bytes, first.why.since_ms, first.why.until_ms) == (len(written), now_ms - 2_000, now_ms - 2_000 + AGE_MS)
+    assert first.why.reason.startswith(f"in an open stream of {len(written)} bytes, which is closed when it has 1048576,")
+    judged = partial(status_of, PARTITION, head=head, policy=STREAM, now_ms=now_ms)
+    assert judged(look(), stream=stream, tail_age_ms=2_000).reason == "follow comes next", "there is more to take"
+    agent.run(STREAM)
+    status = judged(look(), stream=agent.archiver.open_stream, tail_age_ms=2_000)
+    assert (status.state, status.reason[:20]) == ("waiting", "in an open stream of")
+    assert judged(look(), stream=agent.archiver.open_stream, tail_age_ms=AGE_MS).state == "due"
+    agent.run(FLUSH)
+    assert agent.archiver.open_stream is None
 
 
 def test_what_a_process_left_is_begun_again_under_another_name(directory: Directory, agent: Agent) -> None:

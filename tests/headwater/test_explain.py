@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from tests.headwater.admin.test_admin_server import eventually
 from tests.headwater.conftest import Stage
 from tests.headwater.test_agent import running
 
@@ -78,3 +79,24 @@ def test_archiving_that_is_switched_off_is_the_reason(stage: Stage) -> None:
     log = stage.log("pantry")
     rows = explained(stage, TOPIC, "--set", "archival.archive=off", log=log)
     assert {(row["kind"], row["reason"]) for row in rows} == {("excluded", "archive = off")}
+
+
+def test_a_running_agent_says_what_is_in_an_open_stream(stage: Stage) -> None:
+    log = stage.log("pantry")
+    with running(stage, log, "--set", "archival.offload=streaming") as agent:
+        agent.wait_for("partition_claimed", partition=TOPIC)
+
+        def rows() -> list[dict[str, Any]]:
+            return [row for row in explained(stage, TOPIC, log=log) if row["kind"] == "open-stream"]
+
+        assert eventually(lambda: bool(rows()))
+        (row,) = rows()
+        assert row["until_ms"] - row["since_ms"] == 600_000
+        assert f"an open stream of {row['size_bytes']} bytes" in row["reason"]
+
+        def status() -> dict[str, Any]:
+            return stage.run("status", TOPIC, "-o", "jsonl", log=log).rows[0]
+
+        assert eventually(lambda: status()["state"] == "waiting")
+        assert (status()["reason"], status()["lag_bytes"]) == (row["reason"], row["size_bytes"])
+        assert agent.stop() == 0
