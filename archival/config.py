@@ -55,7 +55,7 @@ class ArchivalConfig:
     max_segment_bytes  an object of streaming offload is closed when it has so many
     max_segment_age_s  or when it was begun so long ago
     layout          how new runs lie in objects: "segment", a run as Kafka wrote it and its index beside it; "blocks", one object with
-                    both. What is archived already stays as it is
+                    both; "streaming", that of offload = "streaming" alone. What is archived already stays as it is
     release         delete locally what is archived: in a directory that we own, or at the broker beside us, by request; None:
                     in a directory that we own only
     begin_anew_epoch  consent: a log that begins in this leader epoch or an older one may supersede an archive that it shares
@@ -100,7 +100,7 @@ class ArchivalConfig:
     reader_lease_s: int = DAY_S  # plans of Spark live for hours
 
     def __post_init__(self) -> None:
-        if self.layout not in LAYOUT_NAMES:
+        if self.layout not in (*LAYOUT_NAMES, "streaming"):
             raise UsageError(f"archival.layout is {self.layout[:40]!r}; one of {', '.join(LAYOUT_NAMES)}")
         if self.seal_timeout_s < 0:
             raise UsageError(f"archival.seal_timeout is {self.seal_timeout_s} s; it cannot be negative")
@@ -156,10 +156,13 @@ class ArchivalConfig:
         """The same while nothing of it is open: there may be thousands of them."""
         return max(self.max_segment_age_s / 10, FOLLOW_S_MIN)
 
-    def check_layout(self) -> None:
-        """Raises UsageError for a layout that does not go with the offload: streaming has its own, and is the only one that has it."""
-        if self.offload is OffloadMode.STREAMING and self.layout not in ("segment", "streaming"):
-            raise UsageError(f'offload = "streaming" has a layout of its own: leave layout = "{self.layout}" out')
+    def check_layout(self, *, is_set: bool) -> None:
+        """Raises UsageError for a layout that does not go with the offload: streaming has its own, and is the only one that has it.
+        is_set: the layout is not the default"""
+        if self.offload is OffloadMode.STREAMING and is_set and self.layout != "streaming":
+            raise UsageError(
+                f'offload = "streaming" has a layout of its own: leave layout = "{self.layout}" out, or set layout = "streaming"'
+            )
         if self.offload is OffloadMode.PER_SEGMENT and self.layout == "streaming":
             raise UsageError('layout = "streaming" is that of offload = "streaming": set that, and leave the layout out')
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
+from itertools import combinations_with_replacement
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -19,6 +20,7 @@ from archival.config import ArchivalConfig, ClusterConfig
 from headwater.admin.config import AdminConfig
 from headwater.event_log import LogFormat, LogLevel
 from headwater.gateway.config import GatewayConfig
+from headwater.pattern_overlap import common_name
 from headwater.setting_values import exact_text, key_of, parse_value, value_text
 from headwater_core.control.config import ControlConfig
 from headwater_core.errors import UsageError
@@ -253,24 +255,30 @@ def load(file: Path | None, environ: Mapping[str, str], flags: Mapping[str, obje
     if "store.url" not in given:
         given["store.url"] = Given(f"file://{sections['node'].data_dir.absolute()}/archive", "the data directory")
     rules = tuple(_rule(name, pattern, values) for pattern, values in topics.items())
-    _check_layouts(sections["archival"], rules)
-    return Config(
+    config = Config(
         **sections,
         store=_build("store", StoreConfig, given),
         topics=rules,
         origins={key: each.origin for key, each in given.items()},
     )
+    _check_layouts(config)
+    return config
 
 
-def _check_layouts(archival: ArchivalConfig, rules: Iterable[TopicRule]) -> None:
-    """Raises UsageError where a layout and an offload were set that do not go together, by the section or with a rule on top of it."""
-    archival.check_layout()
-    for rule in rules:
-        changed = {key: rule.values[key] for key in ("layout", "offload") if key in rule.values}
+def _check_layouts(config: Config) -> None:
+    """Raises UsageError where a layout and an offload were set that do not go together: under [archival], or for a topic that there may be,
+    by what holds for it of all that was set. One topic is tried for each rule, and for each two that overlap."""
+    config.archival.check_layout(is_set="archival.layout" in config.origins)
+    patterns = [rule.pattern for rule in config.topics if rule.values.keys() & {"layout", "offload"}]
+    for one, other in combinations_with_replacement(patterns, 2):
+        topic = common_name(one, other)
+        if topic is None:
+            continue
+        layout, offload = (config.origin_for(topic, key) for key in ("layout", "offload"))
         try:
-            replace(archival, **changed).check_layout()
+            config.archival_for(topic).check_layout(is_set=layout != "default")
         except UsageError as error:
-            raise UsageError(f'[topics."{rule.pattern}"]: {error}') from error
+            raise UsageError(f"a topic named {topic}: {error} (the layout: {layout}; the offload: {offload})") from error
 
 
 def parse_commanded(key: str, text: str) -> Any:

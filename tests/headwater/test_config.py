@@ -173,3 +173,39 @@ def test_a_credential_in_the_file_is_refused_by_name_and_not_repeated(tmp_path: 
     with pytest.raises(UsageError, match=f"{key}: credentials never stand.*AWS_SECRET_ACCESS_KEY") as caught:
         from_toml(tmp_path, f'[{section}]\n{key} = "hunter2"\n')
     assert "hunter2" not in str(caught.value)
+
+
+STREAMS, BLOCKS, SEGMENTS = "offload = 'streaming'", "layout = 'blocks'", "layout = 'segment'"
+
+
+@pytest.mark.parametrize(
+    ("toml", "words"),
+    [
+        (f"[archival]\n{STREAMS}\n{SEGMENTS}", 'leave layout = "segment" out'),
+        (f"[archival]\n{SEGMENTS}\n[topics.soup]\n{STREAMS}", "a topic named soup: "),
+        (f"[topics.'*']\n{BLOCKS}\n[topics.'team.*']\n{STREAMS}", "a topic named team.: "),
+        (
+            f"[topics.'team.*']\n{STREAMS}\n[topics.'*.orders']\n{BLOCKS}",
+            "the layout: the file, for the pattern *.orders; the offload: the file",
+        ),
+        (f"[archival]\n{STREAMS}\n[topics.soup]\noffload = 'per-segment'\nlayout = 'streaming'", "set that, and leave the layout out"),
+    ],
+)
+def test_what_holds_for_a_topic_of_several_rules_must_go_together(tmp_path: Path, toml: str, words: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        from_toml(tmp_path, toml)
+    assert words in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "toml",
+    [
+        f"[archival]\n{STREAMS}\n",
+        f"[archival]\n{BLOCKS}\n[topics.soup]\n{STREAMS}\nlayout = 'streaming'",
+        f"[archival]\n{STREAMS}\n[topics.soup]\noffload = 'per-segment'\n{BLOCKS}",
+        f"[topics.'a.*']\n{STREAMS}\n[topics.'b.*']\n{BLOCKS}",
+        f"[topics.'a.*']\n{STREAMS}\n[topics.'*.b']\n{BLOCKS}\noffload = 'per-segment'",
+    ],
+)
+def test_rules_that_no_topic_has_both_of_or_that_say_both_are_fine(tmp_path: Path, toml: str) -> None:
+    from_toml(tmp_path, toml)
