@@ -8,7 +8,6 @@ from headwater.units import parse_time, time_text
 from headwater_core.errors import NotFound
 from headwater_core.segments.metadata.cluster_metadata import ClusterMetadata
 from headwater_core.segments.metadata.metadata_records import RESOURCE_BROKER
-from headwater_core.segments.metadata.metadata_snapshot import is_secret_setting
 from headwater_core.segments.metadata.record_schemas import (
     ACL,
     QUOTA,
@@ -18,6 +17,7 @@ from headwater_core.segments.metadata.record_schemas import (
     SCRAM,
     TOKEN,
 )
+from headwater_core.segments.metadata.secret_settings import is_secret_setting
 from manifests.cluster_list import ListedSnapshot
 from manifests.cluster_survey import survey_snapshots
 from manifests.repository import ManifestRepository
@@ -99,7 +99,7 @@ def _topics(state: ClusterMetadata) -> Iterator[Row]:
 def _configs(state: ClusterMetadata) -> Iterator[Row]:
     for (resource, name), settings in sorted(state.configs.items()):
         for key, value in sorted(settings.items()):
-            shown = HIDDEN if is_secret_setting(key) else value
+            shown = HIDDEN if is_secret_setting(resource, key) else value
             yield {"resource": _RESOURCES.get(resource, str(resource)), "name": name or "(default)", "key": key, "value": shown}
 
 
@@ -239,6 +239,6 @@ def _other_secrets(before: ClusterMetadata, after: ClusterMetadata) -> Iterator[
     for (resource, resource_name), settings in sorted(after.configs.items()):
         for setting, value in sorted(settings.items()):
             old = before.configs.get((resource, resource_name), {}).get(setting)
-            if is_secret_setting(setting) and old is not None and old != value:
+            if is_secret_setting(resource, setting) and old is not None and old != value:
                 place = _RESOURCES.get(resource, str(resource)), resource_name or "(default)", setting
                 yield _difference("configs", place, "changed", {"value": HIDDEN}, {"value": "another one"})

@@ -1,7 +1,6 @@
 """The state of a cluster as a file, in the form of Kafka's own metadata snapshots: what Kafka's tools read, and a controller would."""
 
 import io
-import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -27,17 +26,9 @@ from headwater_core.segments.metadata.record_schemas import (
     TOKEN,
     ZK_MIGRATION,
 )
+from headwater_core.segments.metadata.secret_settings import is_secret_setting
 
 SECRET_KINDS = (SCRAM, TOKEN)
-_SECRET_SETTING = re.compile(  # those that Kafka's own definitions have as passwords, with any prefix of a listener
-    r"(.*\.)?(.*(password|secret|credential)s?|sasl\.jaas\.config|ssl\.keystore\.key|ssl\.keystore\.certificate\.chain|ssl\.truststore\.certificates)",
-    re.IGNORECASE,
-)
-
-
-def is_secret_setting(name: str) -> bool:
-    """May the value of this setting let somebody in?"""
-    return _SECRET_SETTING.fullmatch(name) is not None
 
 
 class SnapshotRecord(NamedTuple):
@@ -49,7 +40,7 @@ class SnapshotRecord(NamedTuple):
 
 def snapshot_records(state: ClusterMetadata) -> Iterator[SnapshotRecord]:
     """Records that make `state` when they are applied in this order, what is unknown last. Secret are credentials, delegation tokens,
-    passwords among the settings of brokers, and what is unknown."""
+    settings that may be passwords, and what is unknown."""
     features = sorted(state.features.items(), key=lambda each: (each[0] != "metadata.version", each[0]))
     yield from (SnapshotRecord(FeatureLevel(name=name, level=level).encode(), False) for name, level in features)
     yield from _others(state, REGISTER_BROKER, REGISTER_CONTROLLER, ZK_MIGRATION)
@@ -63,7 +54,7 @@ def snapshot_records(state: ClusterMetadata) -> Iterator[SnapshotRecord]:
     for (resource, name), settings in sorted(state.configs.items()):
         for key, value in sorted(settings.items()):
             record = ConfigRecord(resource_type=resource, resource_name=name, name=key, value=value)
-            yield SnapshotRecord(record.encode(), is_secret_setting(key))
+            yield SnapshotRecord(record.encode(), is_secret_setting(resource, key))
     yield from _others(state, QUOTA)
     if state.next_producer_id:
         yield SnapshotRecord(ProducerIds(broker=-1, broker_epoch=-1, next_producer_id=state.next_producer_id).encode(), False)

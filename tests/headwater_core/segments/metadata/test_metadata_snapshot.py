@@ -6,7 +6,7 @@ from headwater_core.errors import CorruptData, TruncatedData
 from headwater_core.segments.metadata.cluster_metadata import UNKNOWN_BYTES_MAX, ClusterMetadata
 from headwater_core.segments.metadata.metadata_log import DIRECTORY, MetadataLog
 from headwater_core.segments.metadata.metadata_records import ConfigRecord, PartitionChange, Topic, Unread
-from headwater_core.segments.metadata.metadata_snapshot import is_secret_setting, read_snapshot, write_snapshot
+from headwater_core.segments.metadata.metadata_snapshot import read_snapshot, write_snapshot
 from headwater_core.segments.metadata.record_schemas import (
     ACL,
     BROKER_CHANGE,
@@ -115,12 +115,6 @@ def test_without_secrets_nothing_is_left_that_lets_somebody_in(log: Log) -> None
         assert secret not in raw
     assert read_snapshot(raw, "test").configs == {(4, "1"): {"log.retention.ms": "hush"}}
     assert again(state) == state
-
-
-def test_settings_that_are_secret_are_known_by_name() -> None:
-    secret = ["sasl.jaas.config", "listener.name.x.scram-sha-256.sasl.jaas.config", "ssl.key.password", "ssl.keystore.key"]
-    assert all(is_secret_setting(name) for name in secret)
-    assert not any(is_secret_setting(name) for name in ("retention.ms", "ssl.keystore.type", "num.io.threads", "compression.type"))
 
 
 def test_a_file_that_was_cut_or_changed_is_damage() -> None:
