@@ -83,9 +83,10 @@ DIFFERENCES = (
 
 @click.group()
 def cluster() -> None:
-    """Show what the archive knows of the Kafka cluster: topics, settings, users, ACLs, quotas, groups.
+    """Show what the archive knows of the Kafka cluster.
 
-    The agent archives it when it changes, at most once a minute. What is secret is never shown.
+    Topics, settings, users, ACLs, quotas, groups. The agent archives it when it changes, at most once a minute. What is secret is
+    never shown.
     """
 
 
@@ -96,19 +97,21 @@ def cluster() -> None:
 @format_option
 @configured
 def show(config: "Config", sections: tuple[str, ...], at: str | None, listing: bool, form: str) -> None:
-    """Show the cluster as the archive has it, or some sections of it.
+    """Show the cluster as it was archived.
+
+    With SECTIONs only those.
 
     Groups are read from the archive of __consumer_offsets, and their lag is counted to the end of each archive; with --at they are those
     of that time, without lag, as far as the topic's cleaner had left them. `used by` is a guess by the topic's name.
 
     \b
     Example:
-      headwater cluster show users acls --at 2026-01-31T12:00:00Z
+      headwater cluster show users acls
 
     \b
     Exit codes:
       0  all is shown
-      3  some groups could not be read, or there are records that this version does not know
+      3  some groups or records could not be read
       4  the snapshot is damaged
       6  there is no snapshot, or none of that time
     """
@@ -137,13 +140,15 @@ def show(config: "Config", sections: tuple[str, ...], at: str | None, listing: b
 @format_option
 @configured
 def diff(config: "Config", before: str, after: str, form: str) -> None:
-    """Show what differs between two snapshots: each a time, a number, or `latest`.
+    """Show what differs between two snapshots.
+
+    Each is a time, a number, or `latest`.
 
     Leaders, replicas in sync and what a restart changes are left out. Of a password it says only that there is another one.
 
     \b
     Example:
-      headwater cluster diff 2026-01-31T12:00:00Z latest
+      headwater cluster diff 1 latest
     """
     from headwater.cluster_view import differences
     from headwater.wiring import open_bucket

@@ -36,7 +36,7 @@ COLUMNS = (
 @format_option
 @configured
 def pending(config: "Config", selection: str | None, remove: bool, yes: bool, form: str) -> None:
-    """List what is pending in the manifests, and what streaming offload has left in the bucket.
+    """List what streaming offload has not finished.
 
     assigned is being written, or will be; failed is written again under another name; left is in the bucket and nothing lists it. Nothing
     of all that is part of the archive. With --remove what is left is deleted once it has been so for archival.reader_lease (24 h).

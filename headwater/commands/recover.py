@@ -149,7 +149,7 @@ def plan() -> None:
 @format_option
 @configured
 def plan_topic(config: "Config", names: tuple[str, ...] | None, asked: dict[str, Any], into: Path | None, form: str) -> None:
-    """Show what a recovery of topics would do, and change nothing.
+    """Show what a recovery of topics would do.
 
     NAME@TOPIC_ID is a topic that was deleted and created again, as it was before; `headwater topics list --all` lists the ids.
     With -o json the plan is a document for `headwater recover apply --plan FILE`.
@@ -167,13 +167,13 @@ def plan_topic(config: "Config", names: tuple[str, ...] | None, asked: dict[str,
 @format_option
 @configured
 def plan_cluster(config: "Config", names: None, asked: dict[str, Any], into: Path | None, form: str) -> None:
-    """Show what a recovery of the whole cluster would do, and change nothing.
+    """Show what recovering a cluster would do.
 
     All topics, with users, ACLs, quotas, settings and feature levels of a snapshot of the cluster's metadata (`headwater cluster show`).
 
     \b
     Example:
-      headwater recover plan cluster --at 2026-01-31T12:00:00Z
+      headwater recover plan cluster
     """
     _show_plan(_plan(config, names, asked), into, form)
 
@@ -301,14 +301,16 @@ def apply_cluster(
     unrecorded: bool,
     form: str,
 ) -> None:
-    """Recover the whole cluster into a new log directory, for one broker.
+    """Recover the cluster into a log directory.
+
+    A new one, for one broker.
 
     All topics, with the users (old passwords hold), ACLs, quotas, settings and feature levels of a snapshot of the cluster's metadata.
     What else the old brokers had in server.properties (listeners, the authorizer, certificates) must be given to the new one.
 
     \b
     Example:
-      headwater recover apply cluster --into recovered
+      headwater recover apply cluster --into recovered-cluster
 
     \b
     Exit codes:
