@@ -18,6 +18,7 @@ class TopicRules(msgspec.Struct, frozen=True, kw_only=True):
 
     archive: str
     layout: str
+    offload: str
     seal_timeout_s: int
     offload_after_s: int | None
     offload_when_local_exceeds: int | None
@@ -39,6 +40,7 @@ class TopicRules(msgspec.Struct, frozen=True, kw_only=True):
         return cls(
             archive=archival.archive.value,
             layout=archival.layout,
+            offload=archival.offload.value,
             seal_timeout_s=archival.seal_timeout_s,
             offload_after_s=archival.offload_after_s,
             offload_when_local_exceeds=archival.offload_when_local_exceeds,
