@@ -137,6 +137,10 @@ class UploadStopped(SourceChanged):
     """What an upload in flight was for is gone: its topic, its claim, the wish to archive it, or the agent. Nothing was created."""
 
 
+class PlaceTaken(TransientError):
+    """Under the fence that is held, each name that an upload could have is something else's. Another fence gives it a new one."""
+
+
 class ManifestChanged(TransientError):
     """A page of a manifest is gone, and the head as it is now refers to it no more. Read the head again."""
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from headwater_core.errors import DiskFull, HeadwaterError, TransientError, Unauthorised, UsageError
 
 PARTIAL = ".partial"
+_OPEN_MODE = 0o666
 
 _KINDS: dict[type[HeadwaterError], tuple[int, ...]] = {
     DiskFull: (errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
@@ -42,20 +43,25 @@ def disk_errors(where: object, otherwise: type[HeadwaterError] = TransientError)
         raise kind(f"{where}: {error.strerror or error}{advice}") from error
 
 
-def replace_file(path: Path, content: bytes, otherwise: type[HeadwaterError] = TransientError) -> None:
+def replace_file(path: Path, content: bytes, otherwise: type[HeadwaterError] = TransientError, *, mode: int = _OPEN_MODE) -> None:
     """Let `path` hold `content`: after a crash at any moment it holds the old bytes or the new ones, never a part.
+
+    mode  its permissions, less the umask
 
     One writer at a time: the partial file has one name. Raises what `disk_errors` makes of the operating system's errors.
     """
     with disk_errors(path, otherwise):
-        rename_synced(write_partial(path, content), path)
+        rename_synced(write_partial(path, content, mode=mode), path)
 
 
-def write_partial(path: Path, content: bytes) -> Path:
+def write_partial(path: Path, content: bytes, *, mode: int = _OPEN_MODE) -> Path:
     """Write `content` beside `path`, under a name that no reader looks at, and sync it. A failure leaves no file. Raises OSError."""
     partial = partial_of(path)
     try:
-        with partial.open("wb") as file:
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+        with os.fdopen(descriptor, "wb") as file:
+            if mode != _OPEN_MODE:
+                os.fchmod(descriptor, mode)  # one that a killed writer left may have others
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

@@ -51,6 +51,11 @@ def digest_in_store(store: ObjectStore, key: str, size_bytes: int) -> str:
     return digest.text()
 
 
+def checksum(data: bytes | bytearray | memoryview) -> int:
+    """CRC-64/NVME of `data`."""
+    return int(crc64nvme(data))
+
+
 def digest_of(data: bytes | bytearray | memoryview) -> str:
     """ "crc64nvme:<16 hex>" of `data`."""
     return text_of(crc64nvme(data))

@@ -86,9 +86,9 @@ class NewObject(NamedTuple):
 class PartSource(Protocol):
     """A source of `put` whose parts may be read at the same time, none of them held in memory."""
 
-    def part_reader(self, start: int) -> Callable[[memoryview, int], int]:
-        """What fills a window from a position in the part that begins at byte `start`, and returns how many bytes it had: called with
-        positions that follow each other, and with 0 to begin again."""
+    def part_pieces(self, start: int) -> Iterator[memoryview]:
+        """The bytes from byte `start` on, where a part begins, to the end of that part or further. Each piece is short, and valid until
+        the next."""
         ...
 
     @property

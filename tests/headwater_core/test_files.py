@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from headwater_core.errors import DiskFull, HeadwaterError, TransientError, Unauthorised, UsageError
-from headwater_core.files import disk_errors, error_kind, rename_synced, replace_file, sync_path
+from headwater_core.files import disk_errors, error_kind, partial_of, rename_synced, replace_file, sync_path
 from tests.headwater_core.objectstore.volatile_disk import VolatileDisk
 
 
@@ -82,3 +82,12 @@ def test_a_directory_takes_its_place_under_a_synced_name(tmp_path: Path) -> None
         rename_synced(tmp_path / "disk" / "staging", tmp_path / "disk" / "table")
     left = disk.after_power_loss(tmp_path / "left")
     assert sorted(each.relative_to(left).as_posix() for each in left.rglob("*")) == ["table", "table/file"]
+
+
+def test_a_secret_file_is_readable_by_its_owner_alone_though_a_killed_writer_left_another(tmp_path: Path) -> None:
+    path = tmp_path / "secret"
+    partial_of(path).write_bytes(b"left")
+    partial_of(path).chmod(0o666)
+    replace_file(path, b"new", mode=0o600)
+    assert path.read_bytes() == b"new"
+    assert path.stat().st_mode & 0o777 == 0o600

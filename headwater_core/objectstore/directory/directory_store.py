@@ -67,6 +67,7 @@ _LOCK = "+lock"
 _WINDOW_BYTES = 1 << 20
 _LINK_ATTEMPTS = 100
 _ATTRIBUTE = "user."
+_SECRET = ("cluster/",)  # below it are credentials (docs/formats/cluster-snapshot.md): only their owner may read them
 _OWN_NAME = re.compile(r"[A-Za-z0-9._=-]+")
 _warned = threading.Event()  # that attributes fail: once in a process
 log = structlog.get_logger()
@@ -105,7 +106,7 @@ class DirectoryStore:
                 with self._translated(each.key):
                     if not written:
                         self._prepare()
-                    written.append(files.enter_context(private_file(self._private)))
+                    written.append(files.enter_context(private_file(self._private, _mode(each.key))))
                     fd, _ = written[-1]
                     digests.append(self._fill(fd, each))
                     _set_metadata(fd, each.form.metadata)
@@ -141,7 +142,7 @@ class DirectoryStore:
         def check() -> None:
             self._names.check(self.url)
 
-        return FileGrowth(check_key(key), self._private_file, publish, check, self._translated, lambda: self.progressed())
+        return FileGrowth(check_key(key), lambda: self._private_file(key), publish, check, self._translated, lambda: self.progressed())
 
     def join(self, key: str, ranges: Sequence[ObjectRange], *, digest: str, form: ObjectForm = PLAIN) -> None:
         source = RangeSource(self, ranges, digest)
@@ -149,7 +150,7 @@ class DirectoryStore:
 
     def create(self, key: str, document: bytes) -> str:
         self._names.check(self.url)
-        with self._translated(key), self._private_file() as (fd, partial):
+        with self._translated(key), self._private_file(key) as (fd, partial):
             _write(fd, document)
             os.fsync(fd)
             milestones.reached("directory.written")
@@ -159,7 +160,7 @@ class DirectoryStore:
     def replace(self, key: str, document: bytes, *, expected_tag: str) -> str:
         path = self._path(key)
         self._names.check(self.url)
-        with self._translated(key), self._private_file() as (fd, partial):
+        with self._translated(key), self._private_file(key) as (fd, partial):
             _write(fd, document)
             os.fsync(fd)
             with self._lock.held():
@@ -270,9 +271,9 @@ class DirectoryStore:
         finally:
             os.close(fd)
 
-    def _private_file(self) -> contextlib.AbstractContextManager[tuple[int, str]]:
+    def _private_file(self, key: str) -> contextlib.AbstractContextManager[tuple[int, str]]:
         self._prepare()
-        return private_file(self._private)
+        return private_file(self._private, _mode(key))
 
     # Not `files.replace_file`: a name that is taken must be refused, writers race, and a failed sync stays on record (decision 0009).
 
@@ -355,6 +356,11 @@ class DirectoryStore:
             yield
         except OSError as error:
             raise error_kind(error)(f"{self.url}: {key}: {error.strerror}") from error
+
+
+def _mode(key: str) -> int:
+    """Of the file, less the umask."""
+    return 0o600 if key.startswith(_SECRET) else 0o666
 
 
 def _tag(content: bytes | bytearray) -> str:

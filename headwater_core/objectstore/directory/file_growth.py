@@ -10,6 +10,7 @@ from headwater_core.errors import NotFound
 from headwater_core.objectstore.digest import Digest
 
 Content = bytes | bytearray | memoryview
+_PIECE_BYTES = 256 << 10
 
 
 class FileGrowth:
@@ -42,10 +43,9 @@ class FileGrowth:
 
     def send(self, number: int, content: Content, *, start: int) -> int:
         digest = Digest()
-        digest.update(content)
         with self._lock, self._translated(self.key):
             fd, _ = self._opened()
-            _write_at(fd, content, start)
+            _write_at(fd, content, start, digest)
             self._parts[number] = start, digest
         self._progressed()
         return digest.value
@@ -59,8 +59,7 @@ class FileGrowth:
                 start, part = self._parts[number]
                 assert start == digest.size_bytes, f"{self.key}: a part begins at {start}, {digest.size_bytes} bytes come before it"
                 digest.append(part.value, part.size_bytes)
-            _write_at(fd, rest, digest.size_bytes)
-            digest.update(rest)
+            _write_at(fd, rest, digest.size_bytes, digest)
             try:
                 self._publish(fd, partial)
             except OSError:  # its pages may count as clean from now on: a second sync would prove nothing
@@ -87,8 +86,12 @@ class FileGrowth:
         self._files.close()
 
 
-def _write_at(fd: int, content: Content, position: int) -> None:
+def _write_at(fd: int, content: Content, position: int, digest: Digest) -> None:
+    """A piece at a time, which `digest` learns while it is in the cache of the processor."""
     view = memoryview(content)
-    while view:
-        count = os.pwrite(fd, view, position)
-        view, position = view[count:], position + count
+    for at in range(0, len(view), _PIECE_BYTES):
+        piece = view[at : at + _PIECE_BYTES]
+        digest.update(piece)
+        while piece:
+            count = os.pwrite(fd, piece, position)
+            piece, position = piece[count:], position + count

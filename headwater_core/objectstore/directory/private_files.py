@@ -14,12 +14,14 @@ _FRESH_S = 60.0  # a file that is younger may be about to be locked by its write
 
 
 @contextlib.contextmanager
-def private_file(directory: Path) -> Iterator[tuple[int, str]]:
+def private_file(directory: Path, mode: int = 0o666) -> Iterator[tuple[int, str]]:
     """A new file in `directory`: its descriptor and its path, removed at the end. It is locked while its writer lives, by which stale
     ones are known. Raises OSError.
+
+    mode  its permissions, less the umask
     """
     path = f"{directory}/{uuid.uuid4().hex}"  # plain names: each object of a commit has a file of its own
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield fd, path

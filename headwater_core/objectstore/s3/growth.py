@@ -9,7 +9,7 @@ from headwater_core.errors import NotFound
 from headwater_core.objectstore.digest import Digest, to_s3
 from headwater_core.objectstore.s3.bucket import S3Bucket, confirmed
 from headwater_core.objectstore.s3.multipart import MultipartUploads, SentPart
-from headwater_core.objectstore.s3.request_body import RequestBody
+from headwater_core.objectstore.s3.request_body import RequestBody, pieces_of
 from headwater_core.objectstore.store import ObjectForm
 
 Content = bytes | bytearray | memoryview
@@ -97,14 +97,7 @@ class S3Growth:
         return confirmed(self.key, digest.text(), answer)
 
     def _body(self, content: Content) -> RequestBody:
-        held = memoryview(content)
-
-        def read_at(window: memoryview, at: int) -> int:
-            piece = held[at : at + len(window)]
-            window[: len(piece)] = piece
-            return len(piece)
-
-        return RequestBody(read_at, len(held), self.key, self._uploads.progressed, lambda size_bytes: None)
+        return RequestBody(lambda: pieces_of(content), len(content), self.key, self._uploads.progressed, lambda size_bytes: None)
 
     def _end(self) -> None:
         with self._lock:

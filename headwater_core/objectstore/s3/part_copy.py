@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any
 
-from headwater_core.errors import CorruptData, NotFound, UnknownOutcome
+from headwater_core.errors import CorruptData, NotFound, UnknownOutcome, UsageError
 from headwater_core.objectstore.digest import Digest, from_s3, to_s3, value_of
 from headwater_core.objectstore.object_range import CopyPart, RangeSource, plan_copy
 from headwater_core.objectstore.s3.bucket import S3Bucket
@@ -51,7 +51,7 @@ class PartCopies:
             whole = Digest()
             whole.value = value_of(digest)
             try:
-                self._uploads.complete(key, where, parts, whole)
+                self._complete(store, key, where, parts, plan, whole)
             except NotFound as error:  # the upload: completed by our own lost request, or aborted by another client
                 raise UnknownOutcome(f"{self._bucket.url}/{key}: the multipart upload is gone") from error
         except BaseException:
@@ -60,6 +60,16 @@ class PartCopies:
             raise
         finally:
             self._uploads.in_flight.discard(where["UploadId"])
+
+    def _complete(self, store: ObjectStore, key: str, where: Any, parts: list[SentPart], plan: Sequence[CopyPart], whole: Digest) -> None:
+        """Some servers want the checksum of each part, and say none of one that they have copied: then it is read."""
+        try:
+            self._uploads.complete(key, where, parts, whole)
+        except UsageError:
+            if all(part.checksum >= 0 for part in parts):
+                raise
+            known = [_with_checksum(store, part, planned) for part, planned in zip(parts, plan, strict=True)]
+            self._uploads.complete(key, where, known, whole)
 
     def _make_parts(self, store: ObjectStore, key: str, where: Any, plan: Sequence[CopyPart]) -> list[SentPart]:
         """All of them, several at a time, in order."""
@@ -84,14 +94,25 @@ class PartCopies:
                 PartNumber=number,
                 CopySource={"Bucket": self._bucket.name, "Key": self._bucket.full(source)},
                 CopySourceRange=f"bytes={start}-{start + size_bytes - 1}",
-            )["CopyPartResult"]
+            ).get("CopyPartResult", {})
         self._uploads.progressed()
+        if not answer.get("ETag"):
+            raise UsageError(f"{self._bucket.url}: this service does not copy parts of objects: its answer names none")
         named: CompletedPartTypeDef = {"PartNumber": number, "ETag": answer["ETag"]}
         stored = answer.get("ChecksumCRC64NVME")
         if not stored:
             return SentPart(named, -1, size_bytes)
         checksum = value_of(from_s3(stored))
         return SentPart({**named, "ChecksumCRC64NVME": to_s3(checksum)}, checksum, size_bytes)
+
+
+def _with_checksum(store: ObjectStore, part: SentPart, planned: CopyPart) -> SentPart:
+    if part.checksum >= 0:
+        return part
+    digest, source = Digest(), RangeSource(store, planned.ranges).as_file()
+    while piece := source.read():
+        digest.update(piece)
+    return SentPart({**part.named, "ChecksumCRC64NVME": to_s3(digest.value)}, digest.value, part.size_bytes)
 
 
 def _digest_of(parts: Sequence[SentPart], plan: Sequence[CopyPart]) -> Digest | None:

@@ -3,7 +3,7 @@
 import io
 import os
 import stat as modes
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
 from headwater_core.errors import HeadwaterError, SourceChanged
@@ -11,8 +11,9 @@ from headwater_core.objectstore.digest import Digest
 from headwater_core.objectstore.paced_file import PacedFile
 from headwater_core.objectstore.store import PartSource
 
-_WINDOW_BYTES = 256 << 10  # what goes to the socket at once; urllib3's own 16 KiB cost as much CPU as the copying
+_PIECE_BYTES = 256 << 10  # what goes to the socket at once; urllib3's own 16 KiB cost as much CPU as the copying
 
+_NOTHING = memoryview(b"")
 _HELD_BYTES = 1 << 20  # a connection takes about so many while nobody reads at its other end
 
 
@@ -25,31 +26,30 @@ class PutEnded(BaseException):
 
 
 class RequestBody:
-    """The bytes of one request, read through a window as the socket takes them.
+    """The bytes of one request, read a piece at a time as the socket takes them.
 
     The checksum goes into a header, so it is computed before, and a second time over what is sent.
 
-    read_at     fills a window from a position in the body; returns how many bytes it had
+    pieces      the bytes, and maybe more, from their beginning on, each time that it is called; each piece is valid until the next
     progressed  called while bytes move
-    pace        called before a window goes to the socket, with its length; what it raises ends the request as PutEnded
+    pace        called before a piece goes to the socket, with its length; what it raises ends the request as PutEnded
 
     Raises SourceChanged when fewer than `size_bytes` bytes are there.
     """
 
     def __init__(
         self,
-        read_at: Callable[[memoryview, int], int],
+        pieces: Callable[[], Iterator[memoryview]],
         size_bytes: int,
         key: str,
         progressed: Callable[[], object],
         pace: Callable[[int], object],
     ) -> None:
-        self._read_at, self.size_bytes, self._progressed, self._pace = read_at, size_bytes, progressed, pace
-        self._window = memoryview(bytearray(min(_WINDOW_BYTES, size_bytes)))
-        self._passed = Digest()
+        self._pieces, self.size_bytes, self._progressed, self._pace = pieces, size_bytes, progressed, pace
+        self._passed, self._following = Digest(), pieces()
         self._ended_early = False
         self._furthest = _HELD_BYTES  # that a window was asked for, which is when all before it has gone
-        while self._next_window():
+        while self._next_piece():
             pass
         if self._ended_early:
             raise SourceChanged(f"{key}: {self.difference()}")
@@ -70,15 +70,15 @@ class RequestBody:
     def seek(self, position: int) -> int:
         """Only back to the beginning, which is where another attempt starts."""
         assert position == 0
-        self._passed = Digest()
+        self._passed, self._following = Digest(), self._pieces()
         return 0
 
     def read(self, _size: int = -1) -> memoryview:
-        """The next window, whatever size was requested: the caller hands it to the socket before it reads again. Valid until then."""
+        """The next piece, whatever size was requested: the caller hands it to the socket before it reads again. Valid until then."""
         if self._passed.size_bytes > self._furthest:  # what an earlier attempt has sent is no progress
             self._furthest = self._passed.size_bytes
             self._progressed()
-        piece = self._next_window()
+        piece = self._next_piece()
         if self._ended_early:
             raise SourceChanged(self.difference())  # or the server would wait for the rest
         if piece:
@@ -88,12 +88,11 @@ class RequestBody:
                 raise PutEnded(error) from error
         return piece
 
-    def _next_window(self) -> memoryview:
-        at = self._passed.size_bytes
-        piece = self._window[: self.size_bytes - at]
-        piece = piece[: self._read_at(piece, at)]
+    def _next_piece(self) -> memoryview:
+        left = self.size_bytes - self._passed.size_bytes
+        piece = next(self._following, _NOTHING)[:left] if left else _NOTHING
         self._passed.update(piece)
-        self._ended_early = not piece and at < self.size_bytes
+        self._ended_early = not piece and left > 0
         return piece
 
     def difference(self) -> str:
@@ -119,24 +118,31 @@ class PutSource:
     def take(self, size_bytes: int) -> RequestBody:
         """The next `size_bytes`. Raises SourceChanged when they are not there."""
         if self._parts is not None:
-            reader = self._parts.part_reader(self._position)
+            parts, start = self._parts, self._position
             self._position += size_bytes
-            return self._body(reader, size_bytes)
+            return self._body(lambda: parts.part_pieces(start), size_bytes)
         if self.is_file:
             fd, position = self._data.fileno(), self._position
             self._position += size_bytes
-            return self._body(lambda window, at: os.preadv(fd, [window], position + at) if window else 0, size_bytes)
+            return self._body(lambda: _pieces_of_file(fd, position, size_bytes), size_bytes)
         pieces = bytearray()
         while len(pieces) < size_bytes and (piece := self._data.read(size_bytes - len(pieces))):
             pieces += piece
-        held = memoryview(pieces)
+        return self._body(lambda: pieces_of(pieces), size_bytes)
 
-        def read_at(window: memoryview, at: int) -> int:
-            piece = held[at : at + len(window)]
-            window[: len(piece)] = piece
-            return len(piece)
+    def _body(self, pieces: Callable[[], Iterator[memoryview]], size_bytes: int) -> RequestBody:
+        return RequestBody(pieces, size_bytes, self._key, self._progressed, self._pace)
 
-        return self._body(read_at, size_bytes)
 
-    def _body(self, read_at: Callable[[memoryview, int], int], size_bytes: int) -> RequestBody:
-        return RequestBody(read_at, size_bytes, self._key, self._progressed, self._pace)
+def pieces_of(content: bytes | bytearray | memoryview) -> Iterator[memoryview]:
+    """Of what is held in memory."""
+    view = memoryview(content)
+    return (view[at : at + _PIECE_BYTES] for at in range(0, len(view), _PIECE_BYTES))
+
+
+def _pieces_of_file(fd: int, position: int, size_bytes: int) -> Iterator[memoryview]:
+    window = memoryview(bytearray(min(_PIECE_BYTES, size_bytes)))
+    end = position + size_bytes
+    while position < end and (count := os.preadv(fd, [window[: end - position]], position)):
+        yield window[:count]
+        position += count

@@ -203,4 +203,4 @@ def _pieces(data: BinaryIO, size_bytes: int) -> Iterator[bytes]:
     """What `data` gives of `size_bytes`; less when it ends early."""
     while size_bytes > 0 and (piece := data.read(size_bytes)):
         size_bytes -= len(piece)
-        yield piece
+        yield bytes(piece)  # a source may use the same buffer for the next one

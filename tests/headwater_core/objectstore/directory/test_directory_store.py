@@ -250,3 +250,20 @@ def test_attributes_are_read_where_somebody_looks_at_them(tmp_path: Path, monkey
     assert listed == []
     assert metadata.get("x") is None
     assert len(listed) == 1
+
+
+def test_what_holds_credentials_is_readable_by_its_owner_alone(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path)
+    before = os.umask(0)
+    try:
+        for prefix in ("cluster", "data"):
+            store.put(f"{prefix}/object", io.BytesIO(b"1"), size_bytes=1)
+            tag = store.create(f"{prefix}/document", b"1")
+            store.replace(f"{prefix}/document", b"2", expected_tag=tag)
+            store.create(f"{prefix}/created", b"1")
+    finally:
+        os.umask(before)
+    modes = {path.relative_to(tmp_path).as_posix(): path.stat().st_mode & 0o777 for path in tmp_path.glob("*/*") if path.is_file()}
+    assert modes == {
+        f"{prefix}/{name}": mode for prefix, mode in (("cluster", 0o600), ("data", 0o666)) for name in ("object", "document", "created")
+    }
