@@ -12,7 +12,7 @@ from headwater_core.segments.batch_frames import FRAME, ID_FRAME
 from headwater_core.segments.batches import LENGTH_FROM
 from headwater_core.segments.stretch import take_frames, take_id_frames
 
-WINDOW_BYTES = 1 << 20  # of the object, held at once
+WINDOW_BYTES = 256 << 10  # of the object, held at once: what is copied out of it is still in the cache of the processor
 _LEAD = 192  # bytes before a window, for what is left of the one before it: less than a header
 _BEYOND_BYTES_MAX = 8 << 31  # of an object, beyond three times what is wanted: a batch, and so the way to a point, is less than 2 GiB
 _FRAME_AND_LENGTH = struct.Struct(">I8xi")  # an entry's length, and the length that the batch in it has by itself

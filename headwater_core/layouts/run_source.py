@@ -9,10 +9,10 @@ from typing import BinaryIO, NamedTuple
 
 from headwater_core.errors import SourceChanged
 from headwater_core.objectstore.paced_file import PacedFile, PacedStream
-from headwater_core.segments.batch_frames import framed, lengths_of
+from headwater_core.segments.batch_frames import lengths_of
 from headwater_core.segments.batches import LENGTH_FROM, LENGTH_MIN
 
-WINDOW_BYTES = 1 << 20
+WINDOW_BYTES = 256 << 10  # what is copied and summed up is still in the cache of the processor
 _LENGTH_BYTES = array("i").itemsize
 
 
@@ -35,6 +35,13 @@ class RunSource:
             filled += count
         return filled
 
+    def pieces(self, start: int, end: int) -> Iterator[memoryview]:
+        """The bytes from `start` to `end`, as far as there are any; each piece is valid until the next."""
+        window = memoryview(bytearray(min(WINDOW_BYTES, end - start)))
+        while start < end and (count := self.read_at(window[: end - start], start)):
+            yield window[:count]
+            start += count
+
     def read_at(self, window: memoryview, position: int) -> int:
         if self._fd is not None:
             return os.preadv(self._fd, [window], position)
@@ -49,10 +56,6 @@ class Window(NamedTuple):
     content: memoryview
     lead: int
     lengths: "array[int]"
-
-    def frames(self) -> bytes | bytearray:
-        """Its bytes with a frame before each batch."""
-        return framed(self.content, self.lead, self.lengths)
 
 
 def windows(source: RunSource, start: int, end: int, where: str) -> Iterator[Window]:

@@ -26,17 +26,23 @@ def lengths_of(run: memoryview, at: int, end: int, lengths: "array[int]") -> tup
     return at, found
 
 
-def framed(run: memoryview, lead: int, lengths: "array[int]") -> bytes | bytearray:
-    """`run`, of which `lead` bytes continue a batch, with a FRAME before each batch."""
+def framed_bytes_max(run_bytes: int) -> int:
+    """How long so many bytes of a run can become with frames."""
+    return run_bytes + FRAME.size * (run_bytes // (LENGTH_FROM + LENGTH_MIN) + 1)
+
+
+def put_framed(run: memoryview, lead: int, lengths: "array[int]", into: memoryview) -> int:
+    """Put `run`, of which `lead` bytes continue a batch, into `into`, with a FRAME before each batch; how many bytes these are."""
     if stretch.put_frames is not None:
-        made = bytearray(len(run) + FRAME.size * len(lengths))
-        stretch.put_frames(run, lead, lengths, made)
-        return made
-    at, parts = lead, list[bytes | memoryview]([run[:lead]])
+        return stretch.put_frames(run, lead, lengths, into)
+    into[:lead] = run[:lead]
+    at = filled = lead
     for length in lengths:
-        parts += (FRAME.pack(length), run[at : at + length])
-        at += length
-    return b"".join(parts)
+        here = min(length, len(run) - at)  # the last one may reach further
+        into[filled : filled + FRAME.size] = FRAME.pack(length)
+        into[filled + FRAME.size : filled + FRAME.size + here] = run[at : at + here]
+        at, filled = at + here, filled + FRAME.size + here
+    return filled
 
 
 def put_id_framed(run: memoryview, lengths: "array[int]", first_id: int, into: memoryview) -> int:

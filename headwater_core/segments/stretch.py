@@ -68,7 +68,7 @@ batch_lengths: "Callable[[memoryview, int, int, array[int]], tuple[int, int]] | 
 """(run, at, end, lengths) -> (where it ended, how many lengths): of the batches that begin in run[at:end] with their length there. It ends
 after the last of them, which may reach further, or before what is too short for a batch.
 """
-put_frames: "Callable[[memoryview, int, array[int], bytearray], int] | None" = compiled.put_frames if _IS_COMPILED else None
+put_frames: "Callable[[memoryview, int, array[int], memoryview], int] | None" = compiled.put_frames if _IS_COMPILED else None
 """(run, lead, lengths, frames) -> how many bytes of `frames` were filled: all of `run`, of which `lead` bytes continue a batch, with a
 frame before each batch. Raises ValueError for lengths that are not of these bytes.
 """

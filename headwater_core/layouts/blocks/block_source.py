@@ -10,6 +10,9 @@ from headwater_core.layouts.blocks.block_format import pad
 from headwater_core.layouts.blocks.block_plan import BlockPlan, PlannedBlock
 from headwater_core.layouts.run_source import WINDOW_BYTES, RunSource, windows
 from headwater_core.objectstore.digest import Digest
+from headwater_core.segments.batch_frames import framed_bytes_max, put_framed
+
+_NOTHING = memoryview(b"")
 
 
 class _BlockDigests(NamedTuple):
@@ -30,8 +33,8 @@ class BlockSource(io.RawIOBase):
         self._index, self._blocks, self._source, self._run_digest, self._where = index, plan.blocks, source, run_digest, where
         self._read: dict[int, _BlockDigests] = {}  # of the blocks that were read to their end
         self._position = 0
-        self._pieces_to_read = self._pieces(0)
-        self._rest = memoryview(b"")
+        self._pieces_to_read = self.part_pieces(0)
+        self._rest = _NOTHING
 
     @property
     def size_bytes(self) -> int:
@@ -64,41 +67,16 @@ class BlockSource(io.RawIOBase):
     def pace(self) -> Callable[[int], object]:
         return self._source.pace
 
-    def part_reader(self, start: int) -> Callable[[memoryview, int], int]:
+    def part_pieces(self, start: int) -> Iterator[memoryview]:
         """As PartSource's. `start` is 0, or where a block begins."""
-        pieces: Iterator[bytes | bytearray] = iter(())
-        rest = memoryview(b"")
-        reached = -1
-
-        def read_at(window: memoryview, at: int) -> int:
-            nonlocal pieces, rest, reached
-            if at != reached:
-                if at:
-                    raise io.UnsupportedOperation("a part is read from its beginning on")
-                pieces, rest, reached = self._pieces(start), memoryview(b""), 0
-            filled = 0
-            while filled < len(window):
-                if not rest:
-                    rest = memoryview(next(pieces, b""))
-                    if not rest:
-                        break
-                size = min(len(rest), len(window) - filled)
-                window[filled : filled + size] = rest[:size]
-                rest, filled = rest[size:], filled + size
-            reached += filled
-            return filled
-
-        return read_at
-
-    def _pieces(self, start: int) -> Iterator[bytes | bytearray]:
-        """Everything from byte `start` on."""
         if start == 0:
-            yield self._index
+            index = memoryview(self._index)
+            yield from (index[at : at + WINDOW_BYTES] for at in range(0, len(index), WINDOW_BYTES))
         first = bisect_right(self._blocks, start - len(self._index) - 1, key=lambda each: each.block.position)
         for number in range(max(first, 0), len(self._blocks)):
             yield from self._block(number)
 
-    def _block(self, number: int) -> Iterator[bytes | bytearray]:
+    def _block(self, number: int) -> Iterator[memoryview]:
         planned, run, framed = self._blocks[number], Digest(), Digest()
         for piece in self._framed(planned, run):
             framed.update(piece)
@@ -106,14 +84,15 @@ class BlockSource(io.RawIOBase):
                 self._read[number] = _BlockDigests(run.value, framed.value)
             yield piece
 
-    def _framed(self, planned: PlannedBlock, run: Digest) -> Iterator[bytes | bytearray]:
+    def _framed(self, planned: PlannedBlock, run: Digest) -> Iterator[memoryview]:
         """The block's pieces; `run` becomes the digest of its batches."""
-        yield planned.header
+        yield memoryview(planned.header)
+        space = memoryview(bytearray(framed_bytes_max(min(WINDOW_BYTES, planned.run_bytes))))
         for window in windows(self._source, planned.start, planned.start + planned.run_bytes, self._where):
             run.update(window.content)
-            yield window.frames()
+            yield space[: put_framed(window.content, window.lead, window.lengths, space)]
         for start in range(0, planned.pad_bytes, WINDOW_BYTES):  # which PAD's length divides
-            yield pad(min(WINDOW_BYTES, planned.pad_bytes - start))
+            yield memoryview(pad(min(WINDOW_BYTES, planned.pad_bytes - start)))
 
     # As a file
 
@@ -130,13 +109,13 @@ class BlockSource(io.RawIOBase):
         """Only back to the beginning, where another attempt starts."""
         if position or whence != io.SEEK_SET:
             raise io.UnsupportedOperation("a block object is read from its beginning on")
-        self._position, self._pieces_to_read, self._rest = 0, self._pieces(0), memoryview(b"")
+        self._position, self._pieces_to_read, self._rest = 0, self.part_pieces(0), _NOTHING
         return 0
 
     def read(self, size: int = -1) -> bytes:
-        """What comes next, without a copy: fewer bytes than `size` before the end, too."""
+        """What comes next, without a copy, and so valid until the next call: fewer bytes than `size` before the end, too."""
         if not self._rest:
-            self._rest = memoryview(next(self._pieces_to_read, b""))
+            self._rest = next(self._pieces_to_read, _NOTHING)
         piece = self._rest[: len(self._rest) if size < 0 else size]
         self._rest = self._rest[len(piece) :]
         self._position += len(piece)

@@ -1,7 +1,6 @@
 """The layout `blocks`: writes runs as block objects and reads them back."""
 
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Mapping, Sequence
 from typing import overload
 
 from headwater_core import VERSION as SOFTWARE_VERSION
@@ -17,7 +16,8 @@ from headwater_core.layouts.blocks.block_format import (
 )
 from headwater_core.layouts.blocks.block_plan import plan_blocks
 from headwater_core.layouts.blocks.block_source import BlockSource
-from headwater_core.layouts.frame_stream import FrameForm, check_last_count, stream_run
+from headwater_core.layouts.frame_stream import FrameForm, check_last_count
+from headwater_core.layouts.framed_reader import FramedReader
 from headwater_core.layouts.offloader import NewRun, Offloaded, StoredRun
 from headwater_core.layouts.run_maps import RunMap, RunMaps
 from headwater_core.layouts.run_source import RunSource
@@ -26,7 +26,7 @@ from headwater_core.objectstore.confirmed_put import put_all_confirmed
 from headwater_core.objectstore.digest import digest_of
 from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, NewObject, ObjectForm, ObjectStore
 from headwater_core.segments.run_scan import RunScan
-from headwater_core.segments.runindex import RunIndex, encode_index
+from headwater_core.segments.runindex import encode_index
 
 _PIECE_BYTES = 1 << 20
 _VERSION_NAME = "headwater-blocks-version"
@@ -76,6 +76,9 @@ class BlocksLayout:
     def read_offloaded(self, store: ObjectStore, run: StoredRun) -> "_BlocksReader":
         return _BlocksReader(store, run, self._maps)
 
+    def data_objects(self, run: StoredRun) -> Sequence[tuple[str, int]]:
+        return [(run.key, run.size_bytes)]
+
     def delete_offloaded(self, store: ObjectStore, run: StoredRun) -> None:
         store.delete(run.key)
 
@@ -110,33 +113,18 @@ def _offloaded(scan: RunScan, content: BlockSource, context: dict[str, str]) -> 
     )
 
 
-class _BlocksReader:
-    """Asks for the object's index only when it is not remembered."""
+class _BlocksReader(FramedReader):
+    """Reads the object's index."""
 
     def __init__(self, store: ObjectStore, run: StoredRun, maps: RunMaps) -> None:
-        self._store, self._run, self._maps = store, run, maps
         version = run.context.get("version", "")
         if version != VERSION:
             raise UnsupportedFormat(f"{run.key} is a block object of version {version[:40]!r}; this version reads {VERSION}")
         try:
-            self._index_bytes, self._index_digest = int(run.context["index_bytes"]), run.context["index_digest"]
+            self._index_bytes, index_digest = int(run.context["index_bytes"]), run.context["index_digest"]
         except (KeyError, ValueError) as error:
             raise CorruptData(run.key, 0, f"its manifest entry has the context {str(dict(run.context))[:200]}") from error
-
-    def read_into(self, buffer: memoryview, start: int) -> None:
-        with closing(self.stream_into((buffer,), start)) as filled:
-            for _ in filled:
-                pass
-
-    def stream_into(self, buffers: Sequence[memoryview], start: int) -> Generator[None, None, None]:
-        found = self._maps.get(self._run.key, self._index_digest) or self._read_map()
-        return stream_run(FORM, found, self._run.size_bytes, self._fetch, buffers, start, self._run.key)
-
-    def _fetch(self, pieces: Sequence[memoryview], start: int) -> Generator[None, None, None]:
-        return self._store.stream_into(self._run.key, pieces, start=start)
-
-    def read_index(self) -> RunIndex:
-        return self._read_map().run_index
+        super().__init__(store, run, maps, FORM, index_digest)
 
     def _read_map(self) -> RunMap:
         """By one request, without the padding."""

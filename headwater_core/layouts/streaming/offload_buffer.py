@@ -1,11 +1,11 @@
-"""What was offered and is not sent yet: bytes, or places in files, within one budget over everybody's."""
+"""What was offered and is not sent yet: bytes, or places in files, within one budget for all buffers."""
 
 import os
 import threading
 from array import array
 from collections import deque
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from headwater_core.errors import SourceChanged, UsageError
 from headwater_core.files import error_kind
@@ -23,16 +23,10 @@ class EntryPosition(NamedTuple):
     entry_id: int
 
 
-class ReadsAt(Protocol):
-    """What has no descriptor and can be read at any position, as RunSource."""
-
-    def read_at(self, window: memoryview, position: int) -> int: ...
-
-
 class FileExtent(NamedTuple):
     """Bytes of a file. They are read when they are sent, so the descriptor stays open until then: see OffloadHandle.unsent_from."""
 
-    fd: int | ReadsAt
+    fd: int
     position: int
     size_bytes: int
 
@@ -104,12 +98,12 @@ class BatchWindow(NamedTuple):
 def read_window(entries: LedgerEntries, size_bytes: int, where: str) -> BatchWindow:
     """Its first batches, about `size_bytes` of them, one at least. Raises SourceChanged where there are none."""
     wanted = min(entries.size_bytes, max(size_bytes, LENGTH_FROM + LENGTH_MIN))
-    content = _read(entries, wanted, where)
+    content = read_content(entries.content, wanted, where)
     space = array("i", bytes(array("i").itemsize * (wanted // (LENGTH_FROM + LENGTH_MIN) + 1)))
     at, found = lengths_of(content, 0, len(content), space)
     if at > len(content):
         if found == 1 and at <= entries.size_bytes:
-            content = _read(entries, at, where)
+            content = read_content(entries.content, at, where)
         else:
             found -= 1
             at -= space[found]
@@ -135,20 +129,18 @@ def after(entries: LedgerEntries, window: BatchWindow) -> LedgerEntries | None:
     return LedgerEntries(entries.ledger_id, entries.entry_id + len(window.lengths), rest, count)
 
 
-def _read(entries: LedgerEntries, size_bytes: int, where: str) -> memoryview:
-    content = entries.content
+def read_content(content: bytes | memoryview | FileExtent, size_bytes: int, where: str) -> memoryview:
+    """The first `size_bytes` of it. Raises SourceChanged where a file ends before."""
     if not isinstance(content, FileExtent):
         return memoryview(content)[:size_bytes]
     view, filled = memoryview(bytearray(size_bytes)), 0
     while filled < size_bytes:
         try:
-            piece, position = view[filled:], content.position + filled
-            fd = content.fd
-            count = os.preadv(fd, [piece], position) if isinstance(fd, int) else fd.read_at(piece, position)
+            count = os.preadv(content.fd, [view[filled:]], content.position + filled)
         except OSError as error:
-            raise error_kind(error)(f"{where}: {error.strerror} while reading ledger {entries.ledger_id}") from error
+            raise error_kind(error)(f"{where}: {error.strerror} while reading from byte {content.position + filled} on") from error
         if not count:
-            raise SourceChanged(f"{where}: the file of ledger {entries.ledger_id} ends at byte {content.position + filled}")
+            raise SourceChanged(f"{where}: a file ends at byte {content.position + filled}")
         filled += count
     return view
 
@@ -178,6 +170,11 @@ class OffloadBuffer:
         self.size_bytes += entries.size_bytes
         self.last = EntryPosition(entries.ledger_id, entries.entry_id + entries.entry_count - 1)
         return True
+
+    @property
+    def queued_bytes(self) -> int:
+        """Of memory, for what is in it."""
+        return sum(each.held_bytes for each in self._queue)
 
     @property
     def first(self) -> LedgerEntries | None:

@@ -1,16 +1,13 @@
 """One streaming object while it is written: PIP-76's OffloadHandle."""
 
-import io
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import weakref
+from collections.abc import Callable
 from typing import NamedTuple
 from uuid import UUID
 
-from headwater_core import VERSION as SOFTWARE_VERSION
 from headwater_core.errors import HeadwaterError, SourceChanged, TransientError, UsageError
 from headwater_core.layouts.offloader import Offloaded
-from headwater_core.layouts.segment_metadata import Point, RunFacts, encode_segment_metadata, shown_points
 from headwater_core.layouts.streaming.offload_buffer import (
     EntryPosition,
     LedgerEntries,
@@ -18,33 +15,13 @@ from headwater_core.layouts.streaming.offload_buffer import (
     OffloadBudget,
     OffloadBuffer,
 )
-from headwater_core.layouts.streaming.part_cutter import PartCutter, Scan, StreamPart, part_content
-from headwater_core.layouts.streaming.stream_format import (
-    PULSAR_VERSION,
-    PULSAR_VERSION_NAME,
-    VERSION,
-    LedgerInfo,
-    SegmentContext,
-    encode_stream_index,
-)
-from headwater_core.layouts.streaming.stream_names import (
-    FENCE_NAME,
-    SEGMENT_NAME,
-    VERSION_NAME,
-    encode_segment_name,
-    index_key,
-    meta_key,
-)
-from headwater_core.objectstore.confirmed_put import complete_confirmed, put_all_confirmed
-from headwater_core.objectstore.digest import Digest, digest_of
-from headwater_core.objectstore.store import METADATA_BYTES_MAX, NewObject, ObjectForm, ObjectStore
-from headwater_core.partition import PartitionId
+from headwater_core.layouts.streaming.part_cutter import PartCutter, StreamPart, part_content
+from headwater_core.layouts.streaming.stream_format import LedgerInfo
+from headwater_core.layouts.streaming.stream_objects import PART_BYTES, PARTS_MAX, LedgerPart, NewStream, StreamContent, put_index
+from headwater_core.objectstore.confirmed_put import complete_confirmed
+from headwater_core.objectstore.digest import Digest
+from headwater_core.objectstore.store import ObjectStore
 from headwater_core.segments.run_scan import GrowingScan, RunScan
-from headwater_core.segments.runindex import encode_index
-from headwater_core.segments.transactions import OpenTransaction
-
-PART_BYTES = 5 << 20  # of each part but the last, and more by one batch: what S3 wants at least
-_PARTS_MAX = 9_900  # a multipart upload has at most 10,000
 
 
 class OffloadResult(NamedTuple):
@@ -55,29 +32,6 @@ class OffloadResult(NamedTuple):
     begin_entry: int
     end_ledger: int
     end_entry: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewStream:
-    """What is to be written.
-
-    key              of the data object; its last component is `uuid`
-    base_offset      of the run, as the manifest will list it; None: that of the first batch
-    open_before      transactions open before the first batch
-    assigned_ms      when the segment was assigned; 0: not said
-    driver_metadata  for people and Pulsar, in the index object
-    extra_metadata   for people who inspect the store: user metadata of the data object
-    """
-
-    partition: PartitionId
-    key: str
-    uuid: UUID
-    fence: int | None
-    base_offset: int | None = None
-    open_before: tuple[OpenTransaction, ...] = ()
-    assigned_ms: int = 0
-    driver_metadata: Mapping[str, str] = field(default_factory=dict)
-    extra_metadata: Mapping[str, str] = field(default_factory=dict)
 
 
 class OffloadHandle:
@@ -96,16 +50,16 @@ class OffloadHandle:
         *,
         part_bytes: int = PART_BYTES,
         pace: Callable[[int], object] = lambda size_bytes: None,
-        scan: Scan | None = None,
     ) -> None:
-        """budget is everybody's; pace is called with a part's length before it goes. Asks for nothing."""
+        """budget is shared by all; pace is called with a part's length before it goes. Asks for nothing."""
         self._store, self._new, self._budget, self._pace = store, new, budget, pace
         self._lock = threading.Lock()
         self._sending = threading.Lock()  # held while the end is made
         self._buffer = OffloadBuffer(budget)
-        self._scan: Scan = GrowingScan(new.open_before, new.key) if scan is None else scan
+        weakref.finalize(self, _return_held, budget, self._buffer).atexit = False  # who drops it need not have aborted it
+        self._scan = GrowingScan(new.open_before, new.key)
         self._cutter = PartCutter(self._buffer, self._scan, max(part_bytes, store.part_bytes_min), new.key)
-        self._growing = store.grow(new.key, metadata={**new.extra_metadata, **self._own_metadata()})
+        self._growing = store.grow(new.key, metadata=new.data_metadata)
         self._begin: EntryPosition | None = None
         self._infos: dict[int, LedgerInfo] = {}
         self._ends: dict[int, int] = {}  # last entry of each ledger
@@ -176,7 +130,7 @@ class OffloadHandle:
     @property
     def run_bytes_max(self) -> int:
         """What fits in all parts at most, whatever frames and headers take: to be minded by who offers more than some parts at once."""
-        return _PARTS_MAX * self._cutter.part_bytes * 3 // 4
+        return PARTS_MAX * self._cutter.part_bytes * 3 // 4
 
     @property
     def is_closed(self) -> bool:
@@ -235,8 +189,7 @@ class OffloadHandle:
         with self._lock:
             self._is_closed = True
             self._broken = self._broken or UsageError(f"{self._new.key} was aborted")
-            self._budget.give_back(self._buffer.held_bytes)
-            self._buffer.held_bytes = 0
+            _return_held(self._budget, self._buffer)
             self._buffer.clear()
             self._unsent.clear()
         self._growing.abort()
@@ -246,7 +199,7 @@ class OffloadHandle:
     @property
     def _is_full(self) -> bool:
         """Of what one object, or the index of its run, can have."""
-        return self._cutter.parts >= _PARTS_MAX or self._scan.is_full
+        return self._cutter.parts >= PARTS_MAX or self._scan.is_full
 
     def _next_part(self) -> StreamPart | None:
         self._check()
@@ -340,53 +293,17 @@ class OffloadHandle:
             raise
 
     def _make_index(self, digest: Digest, scan: RunScan) -> tuple[OffloadResult, Offloaded, RunScan]:
-        new, cutter = self._new, self._cutter
-        begin, last = self._begin, self._buffer.last
+        cutter, begin, last = self._cutter, self._begin, self._buffer.last
         assert begin is not None
         assert last is not None
-        base_offset = scan.base_offset if new.base_offset is None else new.base_offset
-        last_offset = scan.last_offset if self._last_offset is None else self._last_offset
-        offsets, positions = scan.index.points.offsets, cutter.positions
-        points = [Point(offsets[at], cutter.entry_ids[at], positions[at]) for at in shown_points(positions, cutter.size_bytes)]
-        facts = RunFacts(new.partition, base_offset, last_offset, scan.index)
-        segment = encode_segment_metadata(facts, points, positions, cutter.entry_ids)
-        infos = [self._infos.get(ledger_id, LedgerInfo(ledger_id, end + 1)) for ledger_id, end in sorted(self._ends.items())]
-        contexts = [
-            SegmentContext(new.uuid, end, new.assigned_ms, self._offloaded_ms, "headwater", new.driver_metadata)
-            for _, end in sorted(self._ends.items())
+        ledgers = [
+            LedgerPart(self._infos.get(ledger_id, LedgerInfo(ledger_id, end + 1)), end) for ledger_id, end in sorted(self._ends.items())
         ]
-        index = encode_stream_index(infos, contexts, cutter.blocks, digest.size_bytes)
-        metadata = {**self._own_metadata(), SEGMENT_NAME: encode_segment_name(segment)}
-        objects: list[NewObject] = []
-        context = {"version": VERSION, "index_bytes": str(len(index)), "index_digest": digest_of(index)}
-        context["segment_bytes"], context["segment_digest"] = str(len(segment)), digest_of(segment)
-        fits = sum(len(name) + len(value) for name, value in metadata.items()) <= METADATA_BYTES_MAX
-        if not fits:
-            del metadata[SEGMENT_NAME]
-        if not fits or not self._store.keeps_metadata:
-            objects.append(NewObject(meta_key(new.key), io.BytesIO(segment), len(segment), ObjectForm(self._own_metadata())))
-            context["segment_in"] = "meta"
-        objects.append(NewObject(index_key(new.key), io.BytesIO(index), len(index), ObjectForm(metadata)))
-        digests = [context["segment_digest"], context["index_digest"]][-len(objects) :]
-        put_all_confirmed(self._store, objects, digests)
-        run_index = encode_index(scan.index)
-        done = Offloaded(
-            size_bytes=digest.size_bytes,
-            digest=digest.text(),
-            run_bytes=scan.size_bytes,
-            run_digest=scan.digest,
-            index_bytes=len(run_index),
-            index_digest=digest_of(run_index),
-            context=context,
-        )
-        return OffloadResult(new.uuid, *begin, *last), done, scan
+        last_offset = scan.last_offset if self._last_offset is None else self._last_offset
+        content = StreamContent(digest, cutter.blocks, cutter.positions, cutter.entry_ids, ledgers, last_offset, self._offloaded_ms)
+        return OffloadResult(self._new.uuid, *begin, *last), put_index(self._store, self._new, content, scan), scan
 
-    def _own_metadata(self) -> dict[str, str]:
-        new = self._new
-        metadata = {
-            VERSION_NAME: VERSION,
-            "headwater-partition": f"{new.partition.topic}:{new.partition.partition}",
-            "headwater-software": f"headwater {SOFTWARE_VERSION}",
-            PULSAR_VERSION_NAME: PULSAR_VERSION,
-        }
-        return metadata if new.fence is None else {**metadata, FENCE_NAME: str(new.fence)}
+
+def _return_held(budget: OffloadBudget, buffer: OffloadBuffer) -> None:
+    budget.give_back(buffer.held_bytes)
+    buffer.held_bytes = 0

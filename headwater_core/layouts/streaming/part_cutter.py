@@ -3,32 +3,14 @@
 from array import array
 from bisect import bisect_left
 from itertools import accumulate
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from headwater_core.errors import SourceChanged
 from headwater_core.layouts.streaming.offload_buffer import WINDOW_BYTES, FileExtent, LedgerEntries, OffloadBuffer, after, read_window
-from headwater_core.layouts.streaming.stream_format import HEADER_BYTES, StreamBlock, block_header
+from headwater_core.layouts.streaming.stream_format import HEADER_BYTES, ID_OF_HEADER, StreamBlock, block_header
 from headwater_core.objectstore.digest import Digest
 from headwater_core.segments.batch_frames import ID_FRAME, put_id_framed
-from headwater_core.segments.run_scan import RunScan
-
-# At the end of a block that is not padded Pulsar's reader takes the next header for a frame, and finds the header's length where an entry's
-# id belongs. It goes to the right place when that is not the id it looks for: so a ledger is not cut before this entry.
-_ID_OF_HEADER = HEADER_BYTES
-
-
-class Scan(Protocol):
-    """What is learned of the run while it is cut: a GrowingScan, or one that was made before."""
-
-    def add(self, piece: memoryview) -> None: ...
-
-    @property
-    def points(self) -> "array[int]": ...
-
-    @property
-    def is_full(self) -> bool: ...
-
-    def result(self) -> RunScan: ...
+from headwater_core.segments.run_scan import GrowingScan
 
 
 class PartBlock(NamedTuple):
@@ -64,7 +46,7 @@ class PartCutter:
     blocks, positions, entry_ids  of all of these; the last two of each point of the run's index
     """
 
-    def __init__(self, buffer: OffloadBuffer, scan: Scan, part_bytes: int, where: str) -> None:
+    def __init__(self, buffer: OffloadBuffer, scan: GrowingScan, part_bytes: int, where: str) -> None:
         self._buffer, self._scan, self.part_bytes, self._where = buffer, scan, part_bytes, where
         self.blocks: list[StreamBlock] = []
         self.positions, self.entry_ids = array("q"), array("q")
@@ -77,7 +59,7 @@ class PartCutter:
     def has_part(self) -> bool:
         """Is there enough for a part, with what must not begin the next one?"""
         last = self._buffer.last
-        may_end = self.is_ended or last is None or last.entry_id + 1 != _ID_OF_HEADER
+        may_end = self.is_ended or last is None or last.entry_id + 1 != ID_OF_HEADER
         return may_end and self._buffer.size_bytes >= self.part_bytes
 
     def cut(self, *, is_last: bool = False) -> StreamPart:
@@ -120,7 +102,7 @@ class PartCutter:
 
 def _continues(block: StreamBlock, first: LedgerEntries) -> bool:
     """Does `first` belong into the block before it, whatever that one's length?"""
-    return first[:2] == (block.ledger_id, _ID_OF_HEADER)
+    return first[:2] == (block.ledger_id, ID_OF_HEADER)
 
 
 def _before(entries: LedgerEntries, rest: LedgerEntries | None) -> LedgerEntries:

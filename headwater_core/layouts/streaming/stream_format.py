@@ -17,6 +17,9 @@ INDEX_HEADER = struct.Struct(">4sIQQ")  # magic, index bytes, data bytes, block 
 GROUP = struct.Struct(">QII")  # ledger id, blocks, metadata bytes
 INDEX_ENTRY = struct.Struct(">QIQ")  # first entry id, block number, position of the block in the object
 HEADER_BYTES_MAX = 4096
+# At the end of a block that is not padded Pulsar's reader takes the next header for a frame, and finds the header's length where an entry's
+# id belongs. It goes to the right place when that is not the id it looks for: so a ledger is not cut before this entry.
+ID_OF_HEADER = HEADER_BYTES
 PULSAR_VERSION_NAME, PULSAR_VERSION = "s3managedledgeroffloaderformatversion", "1"  # which Pulsar looks for with each request
 
 

@@ -1,31 +1,24 @@
 """The layout `streaming`: reads streaming objects, and writes whole runs as such."""
 
 import contextlib
-from array import array
 from bisect import bisect_right
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from itertools import pairwise
 
-from headwater_core.errors import CorruptData, HeadwaterError, SourceChanged, UnsupportedFormat, UsageError
-from headwater_core.layouts.frame_stream import FrameForm, stream_run
+from headwater_core.errors import CorruptData, HeadwaterError, UnsupportedFormat, UsageError
+from headwater_core.layouts.frame_stream import FrameForm
+from headwater_core.layouts.framed_reader import FramedReader
 from headwater_core.layouts.offloader import NewRun, Offloaded, StoredRun
 from headwater_core.layouts.run_maps import Block, RunMap, RunMaps
 from headwater_core.layouts.run_source import RunSource
 from headwater_core.layouts.segment_metadata import decode_segment_metadata
-from headwater_core.layouts.streaming.offload_buffer import (
-    WINDOW_BYTES,
-    FileExtent,
-    LedgerEntries,
-    OfferResult,
-    OffloadBudget,
-    read_window,
-)
-from headwater_core.layouts.streaming.offload_handle import PART_BYTES, NewStream, OffloadHandle
+from headwater_core.layouts.streaming.run_parts import RunPart, RunParts
 from headwater_core.layouts.streaming.stream_format import (
     HEADER_BYTES,
     VERSION,
+    LedgerInfo,
     StreamBlock,
     StreamIndex,
     block_header,
@@ -40,13 +33,14 @@ from headwater_core.layouts.streaming.stream_names import (
     meta_key,
     uuid_of,
 )
+from headwater_core.layouts.streaming.stream_objects import PART_BYTES, PARTS_MAX, LedgerPart, NewStream, StreamContent, put_index
+from headwater_core.objectstore.confirmed_put import complete_confirmed
 from headwater_core.objectstore.digest import Digest, digest_of
-from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, ObjectStore
+from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, GrowingObject, ObjectStore
 from headwater_core.segments.batch_frames import ID_FRAME
-from headwater_core.segments.run_scan import RunScan
-from headwater_core.segments.runindex import RunIndex
 
-_SENDERS = 4  # parts of one run in flight
+_SENDERS = 2  # parts of one run in flight, each held in memory
+_PART_FACTOR = 3  # how many times a store's least part a part of a whole run has: a request costs as much CPU as sending some MiB
 _PIECE_BYTES = 256 << 10  # for which a part waits for leave to go
 
 
@@ -80,7 +74,7 @@ class StreamingLayout:
         return [self._offload(store, run, extra_metadata) for run in runs]
 
     def _offload(self, store: ObjectStore, run: NewRun, extra_metadata: Mapping[str, str]) -> Offloaded:
-        source = RunSource(run.source)
+        source, scan = RunSource(run.source), run.scan
         new = NewStream(
             partition=run.partition,
             key=run.key,
@@ -89,125 +83,109 @@ class StreamingLayout:
             base_offset=run.base_offset,
             extra_metadata=extra_metadata,
         )
-
-        def pace(size_bytes: int) -> None:
-            for start in range(0, size_bytes, _PIECE_BYTES):
-                source.pace(min(_PIECE_BYTES, size_bytes - start))
-
-        part_bytes = max(self._part_bytes, store.part_bytes_min)
-        budget = OffloadBudget(1 << 40)  # what is held is bounded by the parts in flight
-        handle = OffloadHandle(store, new, budget, part_bytes=part_bytes, pace=pace, scan=_KnownScan(run.scan, run.key))
+        part_bytes = max(self._part_bytes, _PART_FACTOR * store.part_bytes_min)
+        parts = RunParts(source, scan, run.base_offset, part_bytes, run.key)
+        growing = store.grow(run.key, metadata=new.data_metadata)
         try:
-            with closing(_Senders(handle, _SENDERS if store.part_bytes_min else 0)) as senders:
-                for entries in _entries(source, run):
-                    if handle.offer(entries) is not OfferResult.SUCCESS:
-                        raise UsageError(f"{run.key}: {run.scan.size_bytes} bytes are more than one object holds")
-                    senders.send()
-            handle.close(last_offset=run.last_offset)
-            return handle.offloaded()
+            with closing(_Senders(growing, source.pace, _SENDERS if store.part_bytes_min else 0)) as senders:
+                while parts.has_full_part:
+                    if len(parts.blocks) == PARTS_MAX:
+                        raise UsageError(f"{run.key}: {scan.size_bytes} bytes are more than one object holds")
+                    senders.send(parts.cut(senders.space() or parts.new_space()))
+                last = parts.cut(senders.space() or parts.new_space()) if parts.left_bytes else None
+                digest = senders.digest()
+            positions, rest = parts.positions(), b"" if last is None else last.content
+            digest.update(rest)
+            _wait(source.pace, len(rest))
+            complete_confirmed(growing, store, rest, digest.size_bytes, digest.text())
+            ledger = LedgerPart(LedgerInfo(run.base_offset, scan.batches), scan.batches - 1)
+            content = StreamContent(digest, parts.blocks, positions, scan.batches_before, [ledger], run.last_offset)
+            return put_index(store, new, content, scan)
         except BaseException:
             with contextlib.suppress(HeadwaterError):
-                handle.abort()
+                growing.abort()
             raise
 
     def read_offloaded(self, store: ObjectStore, run: StoredRun) -> "_StreamReader":
         return _StreamReader(store, run, self._maps)
+
+    def data_objects(self, run: StoredRun) -> Sequence[tuple[str, int]]:
+        return [(run.key, run.size_bytes)]
 
     def delete_offloaded(self, store: ObjectStore, run: StoredRun) -> None:
         for key in (index_key(run.key), meta_key(run.key), run.key):
             store.delete(key)
 
 
-def _entries(source: RunSource, run: NewRun) -> Iterator[LedgerEntries]:
-    """The run's batches, some at a time, in memory."""
-    position, end, entry_id = run.scan.start_position, run.scan.end_position, 0
-    while position < end:
-        rest = LedgerEntries(run.base_offset, entry_id, FileExtent(source, position, end - position))
-        content, lengths = read_window(rest, WINDOW_BYTES, run.key)
-        yield LedgerEntries(run.base_offset, entry_id, content, len(lengths))
-        position, entry_id = position + len(content), entry_id + len(lengths)
+def _wait(pace: Callable[[int], object], size_bytes: int) -> None:
+    """For leave to send so much, a little at a time."""
+    for start in range(0, size_bytes, _PIECE_BYTES):
+        pace(min(_PIECE_BYTES, size_bytes - start))
 
 
 class _Senders:
-    """Sends parts while more is offered, by threads where a store has latency: with 0 of them the caller waits."""
+    """Sends parts while others are made, by threads where a store has latency: with 0 of them the caller waits for each."""
 
-    def __init__(self, handle: OffloadHandle, threads: int) -> None:
-        self._handle, self._threads = handle, threads
+    def __init__(self, growing: GrowingObject, pace: Callable[[int], object], threads: int) -> None:
+        self._growing, self._pace, self._threads = growing, pace, threads
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="stream-send") if threads else None
-        self._sending: set[Future[bool]] = set()
+        self._sending: set[Future[None]] = set()
+        self._spaces: list[memoryview] = []  # of parts that were sent: memory that is new costs as much as copying does
+        self._sent: dict[int, tuple[int, int]] = {}
 
-    def send(self) -> None:
-        """Send what is full. Waits where as many parts are in flight as there are threads, and raises what came of one."""
-        while self._handle.has_part:
-            if self._pool is None:
-                self._handle.send_part()
-                continue
-            if len(self._sending) == self._threads:
-                done, self._sending = wait(self._sending, return_when=FIRST_COMPLETED)
-                for each in done:
-                    each.result()
-            self._sending.add(self._pool.submit(self._handle.send_part))
+    def space(self) -> memoryview | None:
+        """One of a part that was sent."""
+        return self._spaces.pop() if self._spaces else None
+
+    def send(self, part: RunPart) -> None:
+        """Waits where as many parts are in flight as there are threads. Raises what came of any."""
+        if self._pool is None:
+            self._send(part)
+            return
+        if len(self._sending) == self._threads:
+            self._collect(FIRST_COMPLETED)
+        self._sending.add(self._pool.submit(self._send, part))
+
+    def digest(self) -> Digest:
+        """Of all parts, when all were sent. Raises what came of any."""
+        self._collect(ALL_COMPLETED)
+        digest = Digest()
+        for number in sorted(self._sent):
+            digest.append(*self._sent[number])
+        return digest
 
     def close(self) -> None:
-        """Wait for those in flight. What failed is tried again at the end."""
+        """Wait for those in flight."""
         if self._pool is not None:
             self._pool.shutdown()
 
+    def _collect(self, when: str) -> None:
+        done, self._sending = wait(self._sending, return_when=when)
+        for each in done:
+            each.result()
 
-class _KnownScan:
-    """In the place of a GrowingScan where the run was scanned before: it must be the same bytes still."""
-
-    is_full = False
-
-    def __init__(self, scan: RunScan, where: str) -> None:
-        self._scan, self._where, self._digest = scan, where, Digest()
-
-    def add(self, piece: memoryview) -> None:
-        self._digest.update(piece)
-
-    @property
-    def points(self) -> "array[int]":
-        return self._scan.index.points.positions
-
-    def result(self) -> RunScan:
-        """Raises SourceChanged."""
-        if self._digest.text() != self._scan.digest:
-            raise SourceChanged(f"{self._where}: {self._scan.digest} was scanned, {self._digest.text()} is there")
-        return self._scan
+    def _send(self, part: RunPart) -> None:
+        _wait(self._pace, part.size_bytes)
+        self._sent[part.number] = self._growing.send(part.number, part.content, start=part.start), part.size_bytes
+        self._spaces.append(part.space)
 
 
-class _StreamReader:
-    """Asks for the object's index, and for what is said of the segment, only when they are not remembered."""
+class _StreamReader(FramedReader):
+    """Reads the object's index, and what is said of the segment."""
 
     def __init__(self, store: ObjectStore, run: StoredRun, maps: RunMaps) -> None:
-        self._store, self._run, self._maps = store, run, maps
         _check_version(run.key, run.context.get("version", ""))
         try:
             context = run.context
-            self._index_bytes, self._index_digest = int(context["index_bytes"]), context["index_digest"]
+            self._index_bytes, index_digest = int(context["index_bytes"]), context["index_digest"]
             self._segment_bytes, self._segment_digest = int(context["segment_bytes"]), context["segment_digest"]
             self._has_meta = context.get("segment_in", "") == "meta"
         except (KeyError, ValueError) as error:
             raise CorruptData(run.key, 0, f"its manifest entry has the context {str(dict(run.context))[:200]}") from error
-
-    def read_into(self, buffer: memoryview, start: int) -> None:
-        with closing(self.stream_into((buffer,), start)) as filled:
-            for _ in filled:
-                pass
-
-    def stream_into(self, buffers: Sequence[memoryview], start: int) -> Generator[None, None, None]:
-        found = self._maps.get(self._run.key, self._index_digest) or self._read_map()
-        return stream_run(FORM, found, self._run.size_bytes, self._fetch, buffers, start, self._run.key)
-
-    def _fetch(self, pieces: Sequence[memoryview], start: int) -> Generator[None, None, None]:
-        return self._store.stream_into(self._run.key, pieces, start=start)
-
-    def read_index(self) -> RunIndex:
-        return self._read_map().run_index
+        super().__init__(store, run, maps, FORM, index_digest)
 
     def check_rest(self) -> None:
-        """Index and metadata: all else is read with the run."""
-        self._read_map()
+        """Nothing is left: `read_index` has read all that is not read with the run."""
 
     def _read_map(self) -> RunMap:
         """By one request, or two where the metadata has an object of its own."""

@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping
 from uuid import UUID
 
 from headwater_core.layouts.streaming.offload_buffer import OffloadBudget
-from headwater_core.layouts.streaming.offload_handle import PART_BYTES, NewStream, OffloadHandle
+from headwater_core.layouts.streaming.offload_handle import OffloadHandle
+from headwater_core.layouts.streaming.stream_objects import PART_BYTES, NewStream
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId
 from headwater_core.segments.transactions import OpenTransaction
@@ -14,7 +15,7 @@ class StreamingOffloader:
     """For one claim of one partition.
 
     prefix  of the keys of its objects: it ends with "/", and its last component is the fence
-    budget  of what is buffered, everybody's
+    budget  of what is buffered, shared by all
     pace    called with a part's length before it goes: it may wait, and what it raises is what the handle raises
     """
 

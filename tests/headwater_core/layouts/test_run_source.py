@@ -7,9 +7,10 @@ import pytest
 
 from headwater_core.errors import SourceChanged
 from headwater_core.layouts import run_source
-from headwater_core.layouts.run_source import RunSource, windows
+from headwater_core.layouts.run_source import RunSource, Window, windows
 from headwater_core.layouts.testing import a_run
 from headwater_core.segments import stretch
+from headwater_core.segments.batch_frames import framed_bytes_max, put_framed
 from headwater_core.segments.batch_walk import headers
 
 BEFORE = b"what comes before"
@@ -25,13 +26,18 @@ class Trickle(io.BytesIO):
         return super().readinto(buffer[:700])
 
 
+def frames_of(window: Window) -> bytes:
+    space = memoryview(bytearray(framed_bytes_max(len(window.content))))
+    return bytes(space[: put_framed(window.content, window.lead, window.lengths, space)])
+
+
 @pytest.mark.parametrize("window_bytes", [100, 5_000, 1 << 20])
 def test_each_batch_gets_a_frame(window_bytes: int) -> None:
     """A window holds a batch's header at least; the reference makes what compiled code makes."""
 
     def framed(source: io.BytesIO) -> bytes:
         found = windows(RunSource(source), len(BEFORE), len(BEFORE) + len(RUN), "run")
-        return b"".join(bytes(window.frames()) for window in found)
+        return b"".join(frames_of(window) for window in found)
 
     with patch.object(run_source, "WINDOW_BYTES", window_bytes):
         assert framed(io.BytesIO(BEFORE + RUN)) == FRAMED

@@ -1,5 +1,6 @@
 """PIP-76's surface: what is offered, in what part, becomes one object that a reader of the format's page understands."""
 
+import gc
 import io
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -115,6 +116,24 @@ def segment(tmp_path: Path) -> Iterator[tuple[int, bytes]]:
     fd = os.open(tmp_path / "a.log", os.O_RDONLY)
     yield fd, run
     os.close(fd)
+
+
+def test_a_handle_that_is_dropped_returns_what_it_held() -> None:
+    budget = OffloadBudget(1 << 20)
+    offloader = StreamingOffloader(MemoryStore(), PARTITION, prefix="stream/7/", fence=7, budget=budget)
+    kept, dropped = offloader.streaming_offload(UID, {}), offloader.streaming_offload(UUID(int=5), {})
+    entry = batches_of(a_run())[0]
+    for each in (kept, dropped):
+        assert each.offer(LedgerEntries(5, 0, entry)) is SUCCESS
+    assert budget.used_bytes == 2 * len(entry)
+    del dropped, each
+    gc.collect()
+    assert budget.used_bytes == len(entry)
+    kept.abort()
+    kept.abort()
+    del kept
+    gc.collect()
+    assert budget.used_bytes == 0
 
 
 @pytest.mark.parametrize("part_bytes", [1, 30_000, 1 << 20])

@@ -2,17 +2,19 @@
 
 import hashlib
 import io
+import threading
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from headwater_core.errors import CorruptData, NotFound, UnsupportedFormat, UsageError
+from headwater_core.errors import CorruptData, NotFound, TransientError, UnsupportedFormat, UsageError
 from headwater_core.layouts import NewRun, Offloaded, is_known, open_layout
 from headwater_core.layouts.streaming import LedgerEntries, OffloadBudget, StreamingLayout, StreamingOffloader
 from headwater_core.layouts.testing import PARTITION, a_run, scanned
-from headwater_core.objectstore.store import ObjectForm
+from headwater_core.objectstore.store import NO_METADATA, GrowingObject, ObjectForm
 from headwater_core.segments.batch_walk import headers
 from tests.headwater_core.layouts.contract import new_run, stored
 from tests.headwater_core.layouts.streaming.page_reader import read_objects
@@ -148,3 +150,54 @@ def test_deleting_takes_all_three_objects_readers_first() -> None:
     assert list(store.list("")) == []
     with pytest.raises(NotFound):
         StreamingLayout().read_offloaded(store, entry).read_index()
+
+
+class StoreWithLatency(MemoryStore):
+    """It takes no small parts, so several go at a time; those of the numbers in `failing` fail."""
+
+    part_bytes_min = 1_000
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failing: set[int] = set()
+        self.threads: set[str] = set()
+
+    def grow(self, key: str, *, metadata: Mapping[str, str] = NO_METADATA) -> GrowingObject:
+        growing = super().grow(key, metadata=metadata)
+        send = growing.send
+
+        def send_or_fail(number: int, content: bytes | bytearray | memoryview, *, start: int) -> int:
+            self.threads.add(threading.current_thread().name)
+            if number in self.failing:
+                raise TransientError(f"part {number}")
+            return send(number, content, start=start)
+
+        growing.send = send_or_fail  # type: ignore[method-assign]
+        return growing
+
+
+def test_parts_that_threads_send_make_the_same_object() -> None:
+    store, plain, run = StoreWithLatency(), MemoryStore(), a_run()
+    entry = archived(store, run, part_bytes=500)
+    assert entry.digest == archived(plain, run, part_bytes=3_000).digest, "three of the least part each"
+    assert store.get(KEY)[0] == plain.get(KEY)[0]
+    assert threading.current_thread().name not in store.threads
+
+
+@pytest.mark.parametrize("part", [1, 5, 30])
+def test_a_part_that_fails_ends_the_upload(part: int) -> None:
+    store = StoreWithLatency()
+    store.failing.add(part)
+    with pytest.raises(TransientError, match=f"part {part}"):
+        archived(store, a_run(), part_bytes=500)
+    assert [*store.list(""), *store.unfinished("")] == []
+    store.failing.clear()
+    assert archived(store, a_run(), part_bytes=500).run_bytes == len(a_run())
+
+
+def test_a_run_that_is_too_long_for_an_object_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headwater_core.layouts.streaming.streaming_layout.PARTS_MAX", 3)
+    store = MemoryStore()
+    with pytest.raises(UsageError, match="more than one object holds"):
+        archived(store, a_run(), part_bytes=3_000)
+    assert [*store.list(""), *store.unfinished("")] == []
