@@ -5,12 +5,13 @@ from typing import NoReturn
 
 from headwater_core.errors import UnsupportedFormat
 from headwater_core.layouts.blocks import BlocksLayout
+from headwater_core.layouts.chunks.chunks_layout import ChunksLayout
 from headwater_core.layouts.offloader import NewRun, Offloader, StoredRun
 from headwater_core.layouts.segment import SegmentLayout
 from headwater_core.layouts.streaming import StreamingLayout
 from headwater_core.objectstore.store import ObjectStore
 
-_LAYOUTS: dict[str, Offloader] = {layout.name: layout for layout in (SegmentLayout(), BlocksLayout(), StreamingLayout())}
+_LAYOUTS: dict[str, Offloader] = {layout.name: layout for layout in (SegmentLayout(), BlocksLayout(), StreamingLayout(), ChunksLayout())}
 LAYOUT_NAMES = tuple(sorted(_LAYOUTS.keys() - {StreamingLayout.name}))  # as runs are archived segment by segment
 
 
@@ -28,6 +29,9 @@ class NoOffloader:
     def read_offloaded(self, store: ObjectStore, run: StoredRun) -> NoReturn:
         self._refuse()
 
+    def data_objects(self, run: StoredRun) -> Sequence[tuple[str, int]]:
+        return [(run.key, run.size_bytes)]
+
     def delete_offloaded(self, store: ObjectStore, run: StoredRun) -> NoReturn:
         self._refuse()
 
@@ -36,7 +40,8 @@ class NoOffloader:
 
 
 def open_layout(name: str) -> Offloader:
-    """The layout that an entry or a topic names. For one that is not known, every call of it raises UnsupportedFormat."""
+    """The layout that an entry names, or a topic, with its defaults: what is written may be set otherwise. For one that is not known, every
+    call of it raises UnsupportedFormat."""
     return _LAYOUTS.get(name) or NoOffloader(name)
 
 

@@ -129,6 +129,11 @@ class Offloader(Protocol):
         """Makes no request. Raises CorruptData, UnsupportedFormat for a context that this version did not write."""
         ...
 
+    def data_objects(self, run: StoredRun) -> Sequence[tuple[str, int]]:
+        """The keys of the objects that hold the run, in its order, with their lengths: one, or what it is cut into. Makes no request;
+        raises what `read_offloaded` does."""
+        ...
+
     def delete_offloaded(self, store: ObjectStore, run: StoredRun) -> None:
         """Remove all objects of the run, what readers start from first; silent about what is not there."""
         ...

@@ -41,6 +41,9 @@ class SegmentLayout:
     def read_offloaded(self, store: ObjectStore, run: StoredRun) -> "_SegmentReader":
         return _SegmentReader(store, run)
 
+    def data_objects(self, run: StoredRun) -> Sequence[tuple[str, int]]:
+        return [(run.key, run.size_bytes)]
+
     def delete_offloaded(self, store: ObjectStore, run: StoredRun) -> None:
         store.delete(run.index_key)
         store.delete(run.key)

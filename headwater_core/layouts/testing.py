@@ -69,16 +69,16 @@ def a_run(batches: int = 40, *, value_bytes: int = 9_000, base_offset: int = 5) 
         )
         add(marker, 1)
 
-    data(3, 100, 2, producer_id=7)
+    data(3, min(100, value_bytes), 2, producer_id=7)
     ends(ABORT, 7, 2)
     for number in range(batches // 2):
         data(1 + number % 3, value_bytes * (number % 4 + 1) // 4, 2)
     offset += 4  # what compaction took
-    data(2, 50, 4, producer_id=8)
+    data(2, min(50, value_bytes), 4, producer_id=8)
     ends(COMMIT, 8, 4)
     for number in range(batches - batches // 2):
         data(1, value_bytes * (number % 3 + 1) // 3, 4)
-    data(1, 10, 4, producer_id=9)
+    data(1, min(10, value_bytes), 4, producer_id=9)
     return b"".join(made)
 
 
@@ -219,6 +219,7 @@ class OffloaderContract:
     def test_every_offset_is_found_and_every_position_is_read_from(self, layout: Offloader, store: ObjectStore) -> None:
         archived = self.offload(layout, store, a_run(6, value_bytes=20))
         whole, index = archived.run, layout.read_offloaded(store, archived.stored).read_index()
+        archived, _ = _held(archived, self.held_keys(archived))
         for start in range(len(whole)):
             assert archived.read(start, min(97, len(whole) - start)) == whole[start : start + 97]
         for _, _, record in _records(whole):
@@ -226,24 +227,36 @@ class OffloaderContract:
             assert record in [each for _, _, each in _records(archived.read(at, len(whole) - at))]
 
     def test_each_truncation_and_each_flipped_bit_of_a_small_object_is_noticed(self, layout: Offloader, store: ObjectStore) -> None:
-        archived = self.offload(layout, store, a_run(4, value_bytes=8))
-        for key in self.held_keys(archived):
-            content, metadata = store.get(key)[0], dict(store.read_into(key, memoryview(bytearray(1)), start=0))
+        archived = self.offload(layout, store, a_run(2, value_bytes=1))
+        altered, held = _held(archived, self.held_keys(archived))
+        for key, each in held.items():
+            content = each.content
             for size_bytes in range(len(content)):
-                assert _altered(archived, key, content[:size_bytes], metadata).examine() != "", (
-                    f"{key} cut to {size_bytes} of {len(content)} bytes"
-                )
+                each.content = content[:size_bytes]
+                assert altered.examine() != "", f"{key} cut to {size_bytes} of {len(content)} bytes"
             for bit in range(8 * len(content)):
                 at = bit // 8
-                spoilt = content[:at] + bytes([content[at] ^ (1 << bit % 8)]) + content[at + 1 :]
-                assert _altered(archived, key, spoilt, metadata).examine() != "", f"{key}, byte {at} of {len(content)}, bit {bit % 8}"
-            assert _altered(archived, key, content, metadata).examine() == ""
+                each.content = content[:at] + bytes([content[at] ^ (1 << bit % 8)]) + content[at + 1 :]
+                assert altered.examine() != "", f"{key}, byte {at} of {len(content)}, bit {bit % 8}"
+            each.content = content
+            assert altered.examine() == ""
 
     def test_every_truncation_is_noticed(self, layout: Offloader, store: ObjectStore) -> None:
         archived = self.offload(layout, store)
+        altered, held = _held(archived, self.held_keys(archived))
+        for key, each in held.items():
+            content = each.content
+            for size_bytes in _places(len(content)):
+                each.content = content[:size_bytes]
+                assert altered.examine() != "", f"{key} cut to {size_bytes} of {len(content)} bytes"
+            each.content = content
+        assert altered.examine() == ""
+
+    def test_what_is_cut_in_the_store_is_noticed(self, layout: Offloader, store: ObjectStore) -> None:
+        archived = self.offload(layout, store)
         for key in self.held_keys(archived):
             content = store.get(key)[0]
-            for size_bytes in _places(len(content)):
+            for size_bytes in (0, 1, len(content) // 2, len(content) - 1):
                 self._replace(store, key, content[:size_bytes])
                 assert archived.examine() != "", f"{key} cut to {size_bytes} of {len(content)} bytes"
             self._replace(store, key, content)
@@ -251,27 +264,29 @@ class OffloaderContract:
 
     def test_every_flipped_bit_is_noticed(self, layout: Offloader, store: ObjectStore) -> None:
         archived = self.offload(layout, store)
-        for key in self.held_keys(archived):
-            content = store.get(key)[0]
+        altered, held = _held(archived, self.held_keys(archived))
+        for key, each in held.items():
+            content = each.content
             for at in _places(len(content)):
-                self._replace(store, key, content[:at] + bytes([content[at] ^ (1 << at % 8)]) + content[at + 1 :])
-                assert archived.examine() != "", f"{key}, byte {at} of {len(content)}"
-            self._replace(store, key, content)
-        assert archived.examine() == ""
+                each.content = content[:at] + bytes([content[at] ^ (1 << at % 8)]) + content[at + 1 :]
+                assert altered.examine() != "", f"{key}, byte {at} of {len(content)}"
+            each.content = content
+        assert altered.examine() == ""
 
     def test_reads_of_pieces_notice_what_is_flipped_around_the_batches(self, layout: Offloader, store: ObjectStore) -> None:
         """No read sees a whole unit of the layout, which may be larger than what a scrub holds at once."""
         archived = self.offload(layout, store, a_run(8, value_bytes=70_000))
-        content, run = store.get(self.KEY)[0], archived.run
+        altered, held = _held(archived, [self.KEY])
+        content, run = held[self.KEY].content, archived.run
         around = set(range(len(content)))
         for position, header in headers(io.BytesIO(run), 0, len(run), where="run"):
             at = content.find(run[position : position + header.size_bytes])
             around.difference_update(range(at, at + header.size_bytes) if at >= 0 else ())
         for at in sorted(around)[-_FLIPS:]:
-            self._replace(store, self.KEY, content[:at] + bytes([content[at] ^ (1 << at % 8)]) + content[at + 1 :])
-            assert archived.examine(piece_bytes=40_000) != "", f"byte {at} of {len(content)}"
-        self._replace(store, self.KEY, content)
-        assert archived.examine(piece_bytes=40_000) == ""
+            held[self.KEY].content = content[:at] + bytes([content[at] ^ (1 << at % 8)]) + content[at + 1 :]
+            assert altered.examine(piece_bytes=40_000) != "", f"byte {at} of {len(content)}"
+        held[self.KEY].content = content
+        assert altered.examine(piece_bytes=40_000) == ""
 
     def _replace(self, store: ObjectStore, key: str, content: bytes) -> None:
         metadata = dict(store.read_into(key, memoryview(bytearray(1)), start=0))  # before the object goes
@@ -315,19 +330,26 @@ class OffloaderContract:
             assert "none-of-these" in str(refused(call, UnsupportedFormat))
 
 
-class _Altered:
-    """A store in which one object has other content, for readers."""
+class _HeldObject:
+    """An object as it is read: its content may be altered."""
 
-    def __init__(self, store: ObjectStore, key: str, content: bytes, metadata: Mapping[str, str]) -> None:
-        self._store, self._key, self._content, self._metadata = store, key, content, metadata
+    def __init__(self, store: ObjectStore, key: str) -> None:
+        self.content = store.get(key)[0]
+        self.metadata = dict(store.read_into(key, memoryview(bytearray(1)), start=0))
+
+
+class _HeldStore:
+    """A store as readers see it, whose objects are held from when they are read first."""
+
+    def __init__(self, store: ObjectStore, held: Mapping[str, _HeldObject]) -> None:
+        self._store, self._held = store, dict(held)
 
     def read_into(self, key: str, buffer: memoryview, *, start: int) -> Mapping[str, str]:
-        if key != self._key:
-            return self._store.read_into(key, buffer, start=start)
-        if start + len(buffer) > len(self._content):
-            raise TruncatedData(key, len(self._content), f"{len(buffer)} bytes wanted from {start} on")
-        buffer[:] = self._content[start : start + len(buffer)]
-        return self._metadata
+        held = self._object(key)
+        if start + len(buffer) > len(held.content):
+            raise TruncatedData(key, len(held.content), f"{len(buffer)} bytes wanted from {start} on")
+        buffer[:] = held.content[start : start + len(buffer)]
+        return held.metadata
 
     def stream_into(self, key: str, buffers: Sequence[memoryview], *, start: int) -> Generator[None, None, None]:
         for buffer in buffers:
@@ -336,11 +358,18 @@ class _Altered:
             yield
 
     def stat(self, key: str) -> ObjectInfo:
-        return self._store.stat(key) if key != self._key else ObjectInfo(key, len(self._content), "")
+        return ObjectInfo(key, len(self._object(key).content), "")
+
+    def _object(self, key: str) -> _HeldObject:
+        if key not in self._held:
+            self._held[key] = _HeldObject(self._store, key)
+        return self._held[key]
 
 
-def _altered(archived: Archived, key: str, content: bytes, metadata: Mapping[str, str]) -> Archived:
-    return replace(archived, store=cast(ObjectStore, _Altered(archived.store, key, content, metadata)))
+def _held(archived: Archived, keys: Sequence[str]) -> tuple[Archived, dict[str, _HeldObject]]:
+    """`archived` with the objects of these keys as they are held, to be altered."""
+    held = {key: _HeldObject(archived.store, key) for key in keys}
+    return replace(archived, store=cast(ObjectStore, _HeldStore(archived.store, held))), held
 
 
 def refused(call: Callable[[], object], kind: type[HeadwaterError]) -> HeadwaterError:

@@ -1,11 +1,15 @@
 """A segment's map out of a store: one listing, a look at what it may have missed, and the bytes where objects overlap."""
 
+import re
+
 from headwater_core.errors import NotFound
 from headwater_core.layouts.chunks.chunk_map import ChunkObject, Consolidated, SegmentMap, Tile, build_map
 from headwater_core.layouts.chunks.chunk_names import SegmentPlace, Variant
 from headwater_core.objectstore.store import ObjectStore
 
 BYTES_NAME = "headwater-bytes"  # of the consolidated object's metadata: how many it is to have
+CRC_NAME = "headwater-crc"  # likewise: which CRC-64/NVME
+_SIZE = re.compile("[0-9]{1,19}")
 _WINDOW_BYTES = 1 << 20
 
 
@@ -49,12 +53,14 @@ def _asked(store: ObjectStore, place: SegmentPlace, key: str, sizes: dict[int, i
 def _consolidated(store: ObjectStore, place: SegmentPlace) -> Consolidated | None:
     """What the store has, and what the object itself says, as far as its metadata are kept."""
     try:
-        size_bytes = store.stat(place.segment_key).size_bytes
+        info = store.stat(place.segment_key)
+        size_bytes = info.size_bytes
         metadata = store.read_into(place.segment_key, memoryview(bytearray(min(size_bytes, 1))), start=0)
     except NotFound:
         return None
     meant = metadata.get(BYTES_NAME, "")
-    return Consolidated(size_bytes, int(meant) if meant.isascii() and meant.isdecimal() else None)
+    is_other = CRC_NAME in metadata and info.digest not in (None, f"crc64nvme:{metadata[CRC_NAME]}")
+    return Consolidated(size_bytes, int(meant) if _SIZE.fullmatch(meant) else None, is_other)
 
 
 def holds_same(store: ObjectStore, one: Tile, other: Tile) -> bool:

@@ -34,10 +34,12 @@ class ChunkObject(NamedTuple):
 
 
 class Consolidated(NamedTuple):
-    """The consolidated object. `meant_bytes`: what its own metadata say; None when they are not there."""
+    """The consolidated object. `meant_bytes`: what its own metadata say; None when they are not there. is_other: the store says that it
+    has another digest than they do."""
 
     size_bytes: int
     meant_bytes: int | None = None
+    is_other: bool = False
 
 
 class Tile(NamedTuple):
@@ -126,13 +128,16 @@ def build_map(
             return SegmentMap(SegmentState.LOST, tiles, damage, beyond, is_foreign=foreign)
         state = SegmentState.NEW if not tiles else SegmentState.FULL if is_full else SegmentState.OPEN
         return SegmentMap(state, tiles, is_foreign=foreign)
-    size_bytes, meant_bytes = consolidated
+    size_bytes, meant_bytes, is_other = consolidated
     object_tile = Tile(0, size_bytes, place.segment_key)
     if _is_whole(consolidated, whole):
         state = SegmentState.LEFTOVER if whole else SegmentState.DONE
         return SegmentMap(state, (object_tile,), leftover=tuple(whole), is_foreign=foreign)
     proven = max([meant_bytes or 0, *(tile.end for tile in whole)])
     short = SegmentDamage(size_bytes, place.segment_key, f"{size_bytes} bytes, where {proven} are proven")
+    if is_other:
+        damaged = SegmentDamage(0, place.segment_key, "another digest than its metadata say")
+        return SegmentMap(SegmentState.BROKEN, tiles, damage if tiles else damaged, beyond, is_foreign=foreign)
     if not whole:
         return SegmentMap(SegmentState.BROKEN, (object_tile,) if size_bytes else (), short)
     if meant_bytes == size_bytes > 0:  # sound as far as it goes
@@ -143,7 +148,9 @@ def build_map(
 def _is_whole(consolidated: Consolidated, chunks: Sequence[Tile]) -> bool:
     """Does the consolidated object hold all that the chunks prove? One whose own metadata agree with it also where the last chunk is a
     stale one that reaches further: a commit that nobody confirmed, and that a shorter one replaced."""
-    size_bytes, meant_bytes = consolidated
+    size_bytes, meant_bytes, is_other = consolidated
+    if is_other:
+        return False
     if meant_bytes is not None:
         return meant_bytes == size_bytes and all(tile.position < size_bytes for tile in chunks)
     return all(tile.end <= size_bytes for tile in chunks)

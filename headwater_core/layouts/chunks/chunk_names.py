@@ -25,6 +25,10 @@ class Variant(Enum):
     APPEND = "append"
     FIXED = "fixed"
 
+    @classmethod
+    def _missing_(cls, value: object) -> None:
+        raise ValueError(f"{value!r} is not one of {', '.join(each.value for each in cls)}")
+
 
 @dataclass(frozen=True, slots=True)
 class SegmentPlace:

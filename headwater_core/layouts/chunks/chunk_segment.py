@@ -6,18 +6,72 @@ writer; reads from many threads.
 """
 
 import io
-from typing import NoReturn
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple, NoReturn
 
-from headwater_core.errors import AlreadyExists, Conflict, CorruptData, NotFound, SourceChanged, TruncatedData, UnknownOutcome, UsageError
+from headwater_core.errors import (
+    AlreadyExists,
+    Conflict,
+    CorruptData,
+    HeadwaterError,
+    NotFound,
+    SourceChanged,
+    TruncatedData,
+    UnknownOutcome,
+    UsageError,
+)
 from headwater_core.layouts.chunks.chunk_finder import find_map
 from headwater_core.layouts.chunks.chunk_map import SegmentMap, SegmentState, Tile, tiles_between
 from headwater_core.layouts.chunks.chunk_names import SegmentPlace, Variant
-from headwater_core.objectstore.digest import digest_of
+from headwater_core.objectstore.digest import checksum, digest_of
 from headwater_core.objectstore.store import ObjectStore
 
 CHUNK_BYTES = 4 << 20  # of the fixed variant, as the proposal has it
 _WINDOW_BYTES = 1 << 20
 _GROWING = (SegmentState.NEW, SegmentState.OPEN, SegmentState.LOST)
+
+Before = Callable[[int, int], bytes | memoryview]
+"""What was committed from one position of a segment to another, read again from where it came from."""
+
+
+class ChunkPiece(NamedTuple):
+    """What is to be written to one chunk of the fixed variant, from byte `start` of the segment on: `data` behind what it holds."""
+
+    start: int
+    held: bytes
+    tag: str
+    data: memoryview
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.held) + len(self.data)
+
+
+class WrittenChunk(NamedTuple):
+    """A chunk as the store has it. sent: so much of a piece's data is in it for sure; the rest is to be compared."""
+
+    content: bytes
+    tag: str
+    sent: int
+
+
+Write = Callable[[ChunkPiece], WrittenChunk | HeadwaterError]
+Apply = Callable[[Write, Sequence[ChunkPiece]], Iterable[WrittenChunk | HeadwaterError]]
+"""Does something to several pieces, as `map` does: in any order, or at the same time."""
+
+
+def in_threads(count: int) -> Apply:
+    """So many at the same time."""
+
+    def apply(write: Write, pieces: Sequence[ChunkPiece]) -> Iterable[WrittenChunk | HeadwaterError]:
+        if count == 1 or len(pieces) == 1:
+            return map(write, pieces)
+        with ThreadPoolExecutor(min(count, len(pieces)), thread_name_prefix="chunks-commit") as pool:
+            return list(pool.map(write, pieces))
+
+    return apply
 
 
 class ChunkSegment:
@@ -32,6 +86,8 @@ class ChunkSegment:
         self.place, self.found = place, found
         self._tiles = list(found.tiles)
         self._tail, self._tag = b"", ""  # of the fixed variant: what the last chunk holds while it is not full, and its tag
+        self._tail_crc: int | None = None  # of what is read again instead: then _tail is empty
+        self._ahead: dict[int, tuple[int, int, str]] = {}  # chunks beyond one that failed, by their start: length, CRC-64/NVME and tag
 
     @classmethod
     def open(cls, store: ObjectStore, place: SegmentPlace, *, chunk_bytes: int = CHUNK_BYTES, is_full: bool = False) -> "ChunkSegment":
@@ -48,6 +104,11 @@ class ChunkSegment:
     def end(self) -> int:
         """The commit position: so many bytes, from the first on, has the store confirmed."""
         return self._tiles[-1].end if self._tiles else 0
+
+    def tile_at(self, position: int) -> Tile | None:
+        """The object that begins at `position`."""
+        at = bisect_left(self._tiles, position, key=lambda tile: tile.position)
+        return self._tiles[at] if at < len(self._tiles) and self._tiles[at].position == position else None
 
     # Reading
 
@@ -74,26 +135,41 @@ class ChunkSegment:
 
     # Writing
 
-    def commit0(self, position: int, data: bytes | bytearray | memoryview) -> int:
+    def commit0(
+        self, position: int, data: bytes | bytearray | memoryview, *, before: Before | None = None, apply: Apply | None = None
+    ) -> int:
         """Add `data` at `position`; return where it ends, when the store has confirmed all of it.
 
         `position` is the commit position, or lies before it: what is there already, from a commit that was not confirmed to its caller,
         is compared and not sent again. A commit that fails may be repeated, with more bytes or fewer; what was confirmed of it counts.
 
-        Raises SourceChanged when other bytes are there: this segment cannot be continued, another one can; UnknownOutcome when nobody
-        knows whether the store has the bytes; UsageError for a position beyond the end, and for a segment to which nothing is added;
-        CorruptData for one that is damaged.
+        before   of the fixed variant: where the bytes of a chunk that is not full are read again, so that they are not kept in memory
+                 from one commit to the next; they are compared with what was sent
+        apply    several chunks of the fixed variant are written by it; None: one after the other, up to the first that fails. Those
+                 that came through though one before them failed are not sent again by the next commit of the same bytes, and count once
+                 that one is there
+
+        Raises SourceChanged when other bytes are there, or `before` gives others: this segment cannot be continued, another one can;
+        UnknownOutcome when nobody knows whether the store has the bytes; UsageError for a position beyond the end, and for a segment to
+        which nothing is added; CorruptData for one that is damaged; and what `before` raises.
         """
         self._check_growing(position)
         content, end = memoryview(data), position + len(data)
         reached = position
-        while reached < end:
-            missing = content[reached - end :]
-            if self.end > reached:
-                reached = self._compare(reached, missing)
-                continue
-            reached += self._extend_chunk(missing) if self.place.variant is Variant.FIXED else self._append_chunk(missing)
-            self._close_hole()
+        try:
+            while reached < end:
+                missing = content[reached - end :]
+                if self.end > reached:
+                    reached = self._compare(reached, missing)
+                    continue
+                if self.place.variant is Variant.FIXED:
+                    reached += self._extend_chunks(missing, before, apply)
+                else:
+                    reached += self._append_chunk(missing)
+                self._close_hole()
+        finally:
+            if before is not None and self._tail:
+                self._tail, self._tail_crc = b"", checksum(self._tail)
         return end
 
     def _check_growing(self, position: int) -> None:
@@ -136,36 +212,100 @@ class ChunkSegment:
         self._tiles.append(Tile(self.end, size_bytes, key))
         return sent
 
-    def _extend_chunk(self, data: memoryview) -> int:
-        """The last chunk, with as much of `data` as it has room for; how much. 0: it holds more already, which is to be compared."""
+    def _extend_chunks(self, data: memoryview, before: Before | None, apply: Apply | None) -> int:
+        """The last chunk, and those after it, until all of `data` is in them; how much is confirmed without a hole. Less than all: a chunk
+        holds more already, which is to be compared."""
         at = self.end % self._chunk_bytes
         start = self.end - at
-        key = self.place.chunk_key(start)
         if at and not self._tag:
             self._load_tail(start, at)
-            if len(self._tail) != at:
+            if self.end != start + at:
                 return 0
-        sent = min(len(data), self._chunk_bytes - at)
-        content = self._tail + bytes(data[:sent])
+        room = self._chunk_bytes - at
+        pieces = [ChunkPiece(start, self._held(start, before) if at else b"", self._tag if at else "", data[:room])]
+        for begin in range(room, len(data), self._chunk_bytes):
+            pieces.append(ChunkPiece(start + at + begin, b"", "", data[begin : begin + self._chunk_bytes]))
+        if apply is not None:
+            return self._adopt(pieces, list(apply(self._written, pieces)))
+        written: list[WrittenChunk | HeadwaterError] = []
+        for piece in pieces:
+            written.append(found := self._written(piece))
+            if isinstance(found, HeadwaterError) or len(found.content) < piece.size_bytes:
+                break
+        return self._adopt(pieces, written)
+
+    def _held(self, start: int, before: Before | None) -> bytes:
+        """What the last chunk, from `start` on, holds."""
+        if self._tail_crc is None or before is None:
+            return self._tail
+        held = bytes(before(start, self.end))
+        if len(held) != self.end - start or checksum(held) != self._tail_crc:
+            raise SourceChanged(f"{self.place.chunk_key(start)}: what was committed of it is not what its source holds now")
+        return held
+
+    def _adopt(self, pieces: Sequence[ChunkPiece], written: Sequence[WrittenChunk | HeadwaterError]) -> int:
+        """Count what is there up to the first that failed; how much of the data that is. Raises what that one did."""
+        sent, failed, is_joined = 0, None, True
+        for piece, found in zip(pieces, written, strict=False):
+            if isinstance(found, HeadwaterError):
+                failed, is_joined = failed or found, False
+                continue
+            if not is_joined:
+                self._ahead[piece.start] = len(found.content), checksum(found.content), found.tag
+                continue
+            tile = Tile(piece.start, len(found.content), self.place.chunk_key(piece.start))
+            if piece.held:
+                self._tiles[-1] = tile
+            else:
+                self._tiles.append(tile)
+            self._ahead.pop(piece.start, None)
+            self._tail, self._tag = (found.content, found.tag) if tile.size_bytes < self._chunk_bytes else (b"", "")
+            self._tail_crc = None
+            sent += found.sent
+            is_joined = len(found.content) == piece.size_bytes
+        if failed is not None:
+            raise failed
+        return sent
+
+    def _written(self, piece: ChunkPiece) -> WrittenChunk | HeadwaterError:
         try:
-            tag = self._store.replace(key, content, expected_tag=self._tag) if at else self._store.create(key, content)
+            return self._write_chunk(piece)
+        except HeadwaterError as error:
+            return error
+
+    def _write_chunk(self, piece: ChunkPiece) -> WrittenChunk:
+        start, held, tag, data = piece
+        key = self.place.chunk_key(start)
+        if not held and start in self._ahead:
+            size_bytes, crc, known = self._ahead[start]
+            if size_bytes <= len(data) and checksum(data[:size_bytes]) == crc:
+                held, tag = bytes(data[:size_bytes]), known
+                if size_bytes == len(data):
+                    return WrittenChunk(held, tag, len(data))
+        content = held + bytes(data[len(held) - len(piece.held) :])
+        try:
+            tag = self._store.replace(key, content, expected_tag=tag) if held else self._store.create(key, content)
         except (AlreadyExists, Conflict, UnknownOutcome) as error:
             try:
                 found, tag = self._store.get(key, max_bytes=self._chunk_bytes)
             except NotFound:
                 raise UnknownOutcome(f"{key} may yet appear: {error}") from error
-            if found == self._tail:
-                self._tag = tag
+            if not found:
+                raise SourceChanged(f"{key}: an empty object is there already") from error
+            if found == held:
+                self._note_tag(piece, tag)
                 raise UnknownOutcome(f"{key} may yet be continued: {error}") from error
-            if not found.startswith(self._tail):
+            if not found.startswith(held):
                 raise SourceChanged(f"{key}: it is not continued by what replaced it") from error
-            content, sent = found, sent if found == content else 0
-        if at:
-            self._tiles[-1] = Tile(start, len(content), key)
-        else:
-            self._tiles.append(Tile(start, len(content), key))
-        self._tail, self._tag = (content, tag) if len(content) < self._chunk_bytes else (b"", "")
-        return sent
+            return WrittenChunk(found, tag, len(data) if found == content else 0)
+        return WrittenChunk(content, tag, len(data))
+
+    def _note_tag(self, piece: ChunkPiece, tag: str) -> None:
+        """What a chunk holds was replaced by the same bytes."""
+        if piece.held:
+            self._tag = tag
+        elif piece.start in self._ahead:
+            self._ahead[piece.start] = (*self._ahead[piece.start][:2], tag)
 
     def _load_tail(self, start: int, size_bytes: int) -> None:
         """The chunk that was begun before the segment was opened, of this size then. Raises UsageError when chunks are of another size."""
@@ -176,6 +316,7 @@ class ChunkSegment:
         if len(self._tail) < size_bytes:
             raise CorruptData(key, len(self._tail), f"{size_bytes} bytes were there")
         self._tiles[-1] = Tile(start, len(self._tail), key)
+        self._tail_crc = None
         if len(self._tail) == self._chunk_bytes:
             self._tail, self._tag = b"", ""
 
@@ -183,7 +324,7 @@ class ChunkSegment:
         """Once the bytes are there that lay between others."""
         if self.found.beyond and self.end >= self.found.beyond[0]:
             self.found = find_map(self._store, self.place, is_full=False)
-            self._tiles, self._tail, self._tag = list(self.found.tiles), b"", ""
+            self._forget(self.found.tiles)
             self._check_growing(self.end)
 
     # Removing
@@ -195,4 +336,9 @@ class ChunkSegment:
             self._store.delete(key)
         self._store.delete(self.place.segment_key)
         self.found = SegmentMap(SegmentState.NEW, ())
-        self._tiles, self._tail, self._tag = [], b"", ""
+        self._forget(())
+
+    def _forget(self, tiles: Sequence[Tile]) -> None:
+        """All but these tiles."""
+        self._tiles, self._tail, self._tag, self._tail_crc = list(tiles), b"", "", None
+        self._ahead.clear()

@@ -2,13 +2,15 @@
 
 import io
 import re
-from collections.abc import Generator, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing, suppress
 from itertools import groupby
 from typing import BinaryIO, NamedTuple, cast
 
-from headwater_core.errors import CorruptData, SourceChanged, TruncatedData, UnknownOutcome, UnsupportedFormat, UsageError
+from headwater_core.errors import CorruptData, HeadwaterError, SourceChanged, TruncatedData, UnknownOutcome, UnsupportedFormat, UsageError
+from headwater_core.layouts.chunks.chunk_halves import ChunkHalves, HalfChunk
 from headwater_core.layouts.chunks.chunk_names import Variant
 from headwater_core.layouts.chunks.chunk_segment import CHUNK_BYTES
 from headwater_core.layouts.chunks.consolidation import VERSION
@@ -20,28 +22,40 @@ from headwater_core.objectstore.digest import Digest, digest_of
 from headwater_core.objectstore.store import NewObject, ObjectForm, ObjectStore
 from headwater_core.segments.runindex import RunIndex, encode_index
 
-_WINDOW_BYTES = 1 << 20
-_SENDERS = 4  # chunks of one run that go at the same time; each is held while it is sent
+SENDERS = 4  # chunks of one run that go at the same time
+SEGMENT_BYTES = 1 << 30  # as the proposal has it
 _FIRST = "/chunk-0"
+CUT_NAME = "chunk_bytes"  # of an entry's context, where its run is cut
 _SIZE = re.compile(r"[1-9][0-9]{0,12}")
-_CHUNKS_MAX = 1 << 20  # of a run; their keys are listed when it is deleted
+CUT_MAX = 1 << 20  # chunks of a run; their keys are listed when it is deleted
 
 
 class ChunksLayout:
-    """Stateless; one instance serves everyone.
+    """One instance serves everyone; all that it remembers is what a read has got too much of.
 
-    variant      append: the run is one object, under the key that it gets; fixed: the key is that of its first chunk, of position 0
-    chunk_bytes  of the fixed variant: of each chunk but the last
+    variant        append: the run is one object, under the key that it gets; fixed: the key is that of its first chunk, of position 0
+    chunk_bytes    of the fixed variant: of each chunk but the last
+    segment_bytes  of the append variant, for who names the chunks: no chunk is added that makes a segment larger
+    senders        of the fixed variant: so many chunks go at the same time
     """
 
     name = "chunks"
     preserves_batches = True
 
-    def __init__(self, variant: Variant = Variant.APPEND, chunk_bytes: int = CHUNK_BYTES) -> None:
-        self._variant, self._chunk_bytes = variant, chunk_bytes
+    def __init__(
+        self,
+        variant: Variant = Variant.APPEND,
+        chunk_bytes: int = CHUNK_BYTES,
+        *,
+        segment_bytes: int = SEGMENT_BYTES,
+        senders: int = SENDERS,
+    ) -> None:
+        self.variant, self.segment_bytes = variant, segment_bytes
+        self._chunk_bytes, self._senders = chunk_bytes, senders
+        self._halves = ChunkHalves()
 
     def offload(self, store: ObjectStore, runs: Sequence[NewRun], extra_metadata: Mapping[str, str]) -> list[Offloaded]:
-        if self._variant is Variant.FIXED:
+        if self.variant is Variant.FIXED:
             return [self._offload_cut(store, run, extra_metadata, is_first=at == 0) for at, run in enumerate(runs)]
         objects: list[NewObject] = []
         offloaded: list[Offloaded] = []
@@ -57,6 +71,10 @@ class ChunksLayout:
         """Chunks first, several at a time. What a failure leaves is found when it is tried again, and only the others are sent."""
         if not run.key.endswith(_FIRST):
             raise UsageError(f"{run.key} is no first chunk's key")
+        if run.scan.size_bytes > CUT_MAX * self._chunk_bytes:
+            raise UsageError(
+                f"{run.key}: {run.scan.size_bytes} bytes are more than {CUT_MAX} chunks of {self._chunk_bytes}; make them longer"
+            )
         source, form = RunSource(run.source), _form(run, extra_metadata)
         whole, chunks = Digest(), list[tuple[NewObject, str]]()
         for start in range(run.scan.start_position, run.scan.end_position, self._chunk_bytes):
@@ -67,17 +85,20 @@ class ChunksLayout:
             chunks.append((NewObject(key, _SourceWindow(source, start, size_bytes).as_file(), size_bytes, form), digest.text()))
         if whole.text() != run.scan.digest:
             raise SourceChanged(f"{run.key}: {run.scan.digest} was scanned, {whole.text()} is there")
-        _send(store, chunks, is_first=is_first)
+        _send(store, chunks, self._senders, is_first=is_first)
         index = encode_index(run.scan.index)
-        _send(store, [(_index_object(run, index), digest_of(index))], is_first=False)
-        return _offloaded(run, index, {"version": VERSION, "chunk_bytes": str(self._chunk_bytes)})
+        _send(store, [(_index_object(run, index), digest_of(index))], 1, is_first=False)
+        return _offloaded(run, index, {"version": VERSION, CUT_NAME: str(self._chunk_bytes)})
 
     def read_offloaded(self, store: ObjectStore, run: StoredRun) -> "_ChunksReader":
-        return _ChunksReader(store, run)
+        return _ChunksReader(store, run, self._halves)
+
+    def data_objects(self, run: StoredRun) -> Sequence[tuple[str, int]]:
+        return _Cut(run).objects()
 
     def delete_offloaded(self, store: ObjectStore, run: StoredRun) -> None:
         store.delete(run.index_key)
-        for key, _ in _ChunksReader(store, run).objects():
+        for key, _ in _Cut(run).objects():
             store.delete(key)
 
 
@@ -90,19 +111,33 @@ class _Piece(NamedTuple):
     is_last: bool
 
 
-class _ChunksReader:
-    """Of a run that is one object, whether a chunk or a consolidated segment, or that is cut into chunks of one size."""
+class _Cut:
+    """Which objects hold a run that is one, whether a chunk or a consolidated segment, or that is cut into chunks of one size."""
 
-    def __init__(self, store: ObjectStore, run: StoredRun) -> None:
-        self._store, self._run = store, run
+    def __init__(self, run: StoredRun) -> None:
+        self._run = run
         version = run.context.get("version", "")
         if version != VERSION:
             raise UnsupportedFormat(f"{run.key} is a chunk of version {version[:40]!r}; this version reads {VERSION}")
-        self._is_cut = "chunk_bytes" in run.context
-        cut = run.context.get("chunk_bytes", str(run.run_bytes))
-        if not _SIZE.fullmatch(cut) or run.run_bytes // int(cut) > _CHUNKS_MAX or (self._is_cut and not run.key.endswith(_FIRST)):
+        self.is_cut = CUT_NAME in run.context
+        cut = run.context.get(CUT_NAME, str(run.run_bytes))
+        if not _SIZE.fullmatch(cut) or run.run_bytes // int(cut) > CUT_MAX or (self.is_cut and not run.key.endswith(_FIRST)):
             raise CorruptData(run.key, 0, f"its manifest entry has the context {str(dict(run.context))[:200]}")
-        self._chunk_bytes = int(cut)
+        self.chunk_bytes = int(cut)
+
+    def key(self, number: int) -> str:
+        return _chunk_key(self._run.key, number * self.chunk_bytes) if self.is_cut else self._run.key
+
+    def objects(self) -> list[tuple[str, int]]:
+        """The keys of all data objects, with their lengths."""
+        size_bytes = self._run.run_bytes
+        starts = range(0, size_bytes, self.chunk_bytes)
+        return [(self.key(number), min(self.chunk_bytes, size_bytes - start)) for number, start in enumerate(starts)]
+
+
+class _ChunksReader:
+    def __init__(self, store: ObjectStore, run: StoredRun, halves: ChunkHalves) -> None:
+        self._store, self._run, self._cut, self._halves = store, run, _Cut(run), halves
 
     def read_into(self, buffer: memoryview, start: int) -> None:
         with closing(self.stream_into((buffer,), start)) as filled:
@@ -113,44 +148,79 @@ class _ChunksReader:
         end = start + sum(map(len, buffers))
         if start < 0 or end > self._run.run_bytes:
             raise TruncatedData(self._run.key, self._run.run_bytes, f"bytes {start} to {end} of the run are wanted")
-        for number, group in groupby(self._pieces(buffers, start), key=lambda piece: piece.number):
-            pieces = list(group)
-            views = [piece.view for piece in pieces]
-            if not any(views):
-                yield from (None for _ in pieces)
-                continue
-            with closing(self._store.stream_into(self._key(number), views, start=pieces[0].at)) as filled:
-                for piece, _ in zip(pieces, filled, strict=True):
-                    if piece.is_last:
-                        yield
+        with ExitStack() as stack:
+            last, at = divmod(end, self._cut.chunk_bytes)
+            if at and end < self._run.run_bytes and last > start // self._cut.chunk_bytes:
+                stack.enter_context(self._halves.expected(self._half(last), at))
+            for number, group in groupby(self._pieces(buffers, start), key=lambda piece: piece.number):
+                pieces = list(group)
+                views = [piece.view for piece in pieces]
+                if not any(views):
+                    yield from (None for _ in pieces)
+                    continue
+                with closing(self._fill(number, views, pieces[0].at)) as filled:
+                    for piece, _ in zip(pieces, filled, strict=True):
+                        if piece.is_last:
+                            yield
+
+    def _half(self, number: int) -> HalfChunk:
+        return HalfChunk(self._run.key, self._run.index_digest, number)
+
+    def _fill(self, number: int, views: Sequence[memoryview], at: int) -> Generator[None, None, None]:
+        """Fill `views` from byte `at` of a chunk on, yielding as each is full: from what another read has kept of it, else by one GET."""
+        size_bytes = min(self._cut.chunk_bytes, self._run.run_bytes - number * self._cut.chunk_bytes)
+        needed = at, at + sum(map(len, views))
+        if not self._cut.is_cut or needed == (0, size_bytes):
+            yield from self._store.stream_into(self._cut.key(number), views, start=at)
+            return
+        half = self._half(number)
+        content = self._halves.take(half, *needed)
+        if content is not None:
+            for view in views:
+                view[:], content = content[: len(view)], content[len(view) :]
+                yield
+            return
+        fetched = self._halves.begin(half, *needed, size_bytes)
+        before, rest = memoryview(bytearray(needed[0] - fetched[0])), memoryview(bytearray(fetched[1] - needed[1]))
+        is_whole = False
+        try:
+            around = [*([before] if before else []), *views, *([rest] if rest else [])]
+            with closing(self._store.stream_into(self._cut.key(number), around, start=fetched[0])) as filled:
+                if before:
+                    next(filled)
+                for _ in views[:-1]:
+                    next(filled)
+                    yield
+                next(filled)
+                is_whole = not rest
+                if rest:
+                    with suppress(HeadwaterError):  # nobody needs it yet
+                        is_whole = next(filled, filled) is None
+        finally:
+            if is_whole:
+                self._halves.done(half, needed, fetched, before, rest)
+            else:
+                self._halves.failed(half, needed, fetched)
+        yield
 
     def _pieces(self, buffers: Sequence[memoryview], start: int) -> Iterator[_Piece]:
         position = start
         for buffer in buffers:
             rest = buffer
             while True:
-                number, at = divmod(position, self._chunk_bytes)
-                view, rest = rest[: self._chunk_bytes - at], rest[self._chunk_bytes - at :]
+                number, at = divmod(position, self._cut.chunk_bytes)
+                view, rest = rest[: self._cut.chunk_bytes - at], rest[self._cut.chunk_bytes - at :]
                 yield _Piece(number, at, view, not rest)
                 position += len(view)
                 if not rest:
                     break
-
-    def _key(self, number: int) -> str:
-        return _chunk_key(self._run.key, number * self._chunk_bytes) if self._is_cut else self._run.key
-
-    def objects(self) -> list[tuple[str, int]]:
-        """The keys of all data objects, with their lengths."""
-        size_bytes = self._run.run_bytes
-        starts = range(0, size_bytes, self._chunk_bytes)
-        return [(self._key(number), min(self._chunk_bytes, size_bytes - start)) for number, start in enumerate(starts)]
 
     def read_index(self) -> RunIndex:
         return read_index_object(self._store, self._run)
 
     def check_rest(self) -> None:
         """Whether there is more of an object than is read."""
-        for key, size_bytes in self.objects():
+        for key, size_bytes in self._cut.objects():
             there = self._store.stat(key).size_bytes
             if there != size_bytes:
                 raise CorruptData(key, min(there, size_bytes), f"{there} bytes, {size_bytes} were written")
@@ -161,7 +231,16 @@ class _SourceWindow(io.RawIOBase):
 
     def __init__(self, source: RunSource, start: int, size_bytes: int) -> None:
         super().__init__()
-        self._source, self._start, self._end, self._position = source, start, start + size_bytes, start
+        self._source, self._start, self._end = source, start, start + size_bytes
+        self.seek(0)
+
+    def part_pieces(self, start: int) -> Iterator[memoryview]:
+        """As PartSource's."""
+        return self._source.pieces(self._start + start, self._end)
+
+    @property
+    def pace(self) -> Callable[[int], object]:
+        return self._source.pace
 
     def readable(self) -> bool:
         return True
@@ -170,47 +249,68 @@ class _SourceWindow(io.RawIOBase):
         return True
 
     def tell(self) -> int:
-        return self._position - self._start
+        return self._position
 
     def seek(self, position: int, whence: int = io.SEEK_SET) -> int:
         assert whence == io.SEEK_SET
-        self._position = self._start + position
+        self._position, self._following, self._rest = position, self.part_pieces(position), memoryview(b"")
         return position
 
     def read(self, size: int = -1) -> bytes:
-        left = self._end - self._position
-        piece = bytearray(left if size < 0 else min(size, left))
-        count = self._source.fill(memoryview(piece), self._position)
-        self._position += count
-        if count:
-            self._source.pace(count)
-        return bytes(piece[:count])
+        """What comes next, without a copy, and so valid until the next call: fewer bytes than `size` before the end, too."""
+        if not self._rest:
+            self._rest = next(self._following, self._rest)
+        piece = self._rest[: len(self._rest) if size < 0 else size]
+        self._rest = self._rest[len(piece) :]
+        self._position += len(piece)
+        if piece:
+            self._source.pace(len(piece))
+        return cast(bytes, piece)
 
     def as_file(self) -> BinaryIO:
         return cast(BinaryIO, self)
 
 
-def _send(store: ObjectStore, objects: Sequence[tuple[NewObject, str]], *, is_first: bool) -> None:
-    """Create them, which have these digests, and confirm each. Where others of the offload are there, what got lost goes again."""
-    with ThreadPoolExecutor(min(_SENDERS, len(objects)), thread_name_prefix="chunks-send") as pool:
-        sent = [pool.submit(put_all_confirmed, store, [new], [digest]) for new, digest in objects]
-    for (new, digest), future in zip(objects, sent, strict=True):
+def _send(store: ObjectStore, objects: Sequence[tuple[NewObject, str]], senders: int, *, is_first: bool) -> None:
+    """Create them, which have these digests, and confirm each. Where others of the offload are there, what got lost goes again. After a
+    failure nothing more is begun."""
+    if min(senders, len(objects)) == 1:
+        for new, digest in objects:
+            _send_one(store, new, digest, is_first=is_first)
+        return
+    has_failed = threading.Event()
+
+    def send(new: NewObject, digest: str) -> None:
+        if has_failed.is_set():
+            return
         try:
-            future.result()
-        except UnknownOutcome:
-            if is_first:
-                raise
-            new.data.seek(0)
-            put_all_confirmed(store, [new], [digest])
+            _send_one(store, new, digest, is_first=is_first)
+        except BaseException:
+            has_failed.set()
+            raise
+
+    with ThreadPoolExecutor(min(senders, len(objects)), thread_name_prefix="chunks-send") as pool:
+        sent = [pool.submit(send, new, digest) for new, digest in objects]
+    for future in sent:
+        future.result()
+
+
+def _send_one(store: ObjectStore, new: NewObject, digest: str, *, is_first: bool) -> None:
+    try:
+        put_all_confirmed(store, [new], [digest])
+    except UnknownOutcome:
+        if is_first:
+            raise
+        new.data.seek(0)
+        put_all_confirmed(store, [new], [digest])
 
 
 def _digest_at(source: RunSource, start: int, size_bytes: int, where: str) -> Digest:
-    digest, window = Digest(), memoryview(bytearray(min(_WINDOW_BYTES, size_bytes)))
-    while digest.size_bytes < size_bytes:
-        piece = window[: size_bytes - digest.size_bytes]
-        if source.fill(piece, start + digest.size_bytes) < len(piece):
-            raise SourceChanged(f"{where}: the source ends before byte {start + size_bytes}")
+    digest = Digest()
+    for piece in source.pieces(start, start + size_bytes):
         digest.update(piece)
+    if digest.size_bytes < size_bytes:
+        raise SourceChanged(f"{where}: the source ends before byte {start + size_bytes}")
     return digest
 
 

@@ -4,14 +4,13 @@ called again (docs/formats/chunks.md, "Consolidation")."""
 from collections.abc import Mapping, Sequence
 
 from headwater_core.errors import AlreadyExists, CorruptData, NotFound, UnknownOutcome, UsageError
-from headwater_core.layouts.chunks.chunk_finder import BYTES_NAME, find_map, holds_same
+from headwater_core.layouts.chunks.chunk_finder import BYTES_NAME, CRC_NAME, find_map, holds_same
 from headwater_core.layouts.chunks.chunk_map import SegmentMap, SegmentState, Tile
 from headwater_core.layouts.chunks.chunk_names import SegmentPlace
 from headwater_core.objectstore.digest import Digest, digest_in_store, value_of
 from headwater_core.objectstore.store import NO_METADATA, ObjectForm, ObjectRange, ObjectStore
 
 VERSION = "1"
-_CRC_NAME = "headwater-crc"
 _WINDOW_BYTES = 1 << 20
 _CONSOLIDATED = (SegmentState.DONE, SegmentState.LEFTOVER)
 
@@ -34,25 +33,45 @@ def consolidate(store: ObjectStore, place: SegmentPlace, end: int, metadata: Map
         return found
     if found.damage is not None:
         raise CorruptData(found.damage.key, found.damage.position, found.damage.reason)
+    _check_not_broken(place, found)
     if found.state is not SegmentState.FULL or found.is_foreign:
         raise UsageError(f"{place.prefix}: nothing to consolidate ({found.state.value})")
     if found.end < end:
         raise CorruptData(place.chunk_key(found.end), 0, f"bytes {found.end} to {end} of the segment are in no chunk")
-    for upload in list(store.unfinished(place.segment_key)):
-        if upload.key == place.segment_key:
-            store.abort(upload)  # of an attempt that was interrupted; this one has the only writer of the place
-    digest = _digest_of(store, found.tiles)
-    own = {"headwater-chunks-version": VERSION, BYTES_NAME: str(found.end), _CRC_NAME: digest.text().rpartition(":")[2]}
-    ranges = [ObjectRange(tile.key, tile.start, tile.size_bytes) for tile in found.tiles]
     try:
-        store.join(place.segment_key, ranges, digest=digest.text(), form=ObjectForm({**metadata, **own}))
+        ranges = [ObjectRange(tile.key, tile.start, tile.size_bytes) for tile in found.tiles]
+        join_confirmed(store, place.segment_key, ranges, _digest_of(store, found.tiles).text(), metadata)
+    except NotFound:  # a chunk: lost, or not needed any more, as somebody else was faster
+        found = find_map(store, place, is_full=True)
+        if found.state not in _CONSOLIDATED:
+            raise
+        _confirm(store, place, found, end)
+        return found
+    return find_map(store, place, is_full=True)
+
+
+def join_confirmed(
+    store: ObjectStore, key: str, ranges: Sequence[ObjectRange], digest: str, metadata: Mapping[str, str] = NO_METADATA
+) -> None:
+    """Create `key` of `ranges`, which have this digest together, copied by the store where it can; confirmed when this returns. One that is
+    there already is not made again. Whoever calls it is the only one who writes the key.
+
+    Raises CorruptData when something else is there, or the ranges have another digest; UnknownOutcome; NotFound and TruncatedData for a
+    range that is not there: then nothing was created; and what the store raises.
+    """
+    for upload in list(store.unfinished(key)):
+        if upload.key == key:
+            store.abort(upload)  # of an attempt that was interrupted
+    size_bytes = sum(each.size_bytes for each in ranges)
+    own = {"headwater-chunks-version": VERSION, BYTES_NAME: str(size_bytes), CRC_NAME: digest.rpartition(":")[2]}
+    try:
+        store.join(key, ranges, digest=digest, form=ObjectForm({**metadata, **own}))
     except (AlreadyExists, UnknownOutcome) as error:
         try:
-            store.stat(place.segment_key)
+            store.stat(key)
         except NotFound:
-            raise UnknownOutcome(f"{place.segment_key} may yet appear: {error}") from error
-    _check(store, place.segment_key, found.end, digest.text())
-    return find_map(store, place, is_full=True)
+            raise UnknownOutcome(f"{key} may yet appear: {error}") from error
+    _check(store, key, size_bytes, digest)
 
 
 def delete_chunks(store: ObjectStore, place: SegmentPlace, end: int) -> SegmentMap:
@@ -67,6 +86,8 @@ def delete_chunks(store: ObjectStore, place: SegmentPlace, end: int) -> SegmentM
     and the chunks say.
     """
     found = find_map(store, place, is_full=True)
+    if found.damage is None:
+        _check_not_broken(place, found)
     if found.state not in _CONSOLIDATED or found.is_foreign:
         raise UsageError(f"{place.prefix}: its chunks are needed ({found.state.value})")
     _confirm(store, place, found, end)
@@ -75,24 +96,41 @@ def delete_chunks(store: ObjectStore, place: SegmentPlace, end: int) -> SegmentM
     return SegmentMap(SegmentState.DONE, found.tiles)
 
 
+def _check_not_broken(place: SegmentPlace, found: SegmentMap) -> None:
+    if found.state is SegmentState.BROKEN:
+        raise CorruptData(place.segment_key, 0, "not what its metadata say; the chunks are read, and stay")
+
+
 def _confirm(store: ObjectStore, place: SegmentPlace, found: SegmentMap, end: int) -> None:
     """Raises CorruptData unless the consolidated object reaches `end`, and has the digest in its metadata and the bytes of the chunks
-    that are left, as far as these are there."""
+    that are left, as far as these are there. One that goes meanwhile was confirmed by whoever deletes it, or is not needed."""
     key, size_bytes = place.segment_key, found.end
     if size_bytes < end:
         raise CorruptData(key, size_bytes, f"bytes {size_bytes} to {end} of the segment are not in it")
     metadata = store.read_into(key, memoryview(bytearray(min(size_bytes, 1))), start=0)
-    digests = [f"crc64nvme:{metadata[_CRC_NAME]}"] if _CRC_NAME in metadata else []
+    digests = [f"crc64nvme:{metadata[CRC_NAME]}"] if CRC_NAME in metadata else []
     chunks = [chunk.cut(0, size_bytes) for chunk in found.leftover]
     is_complete = bool(chunks) and [0, *(chunk.end for chunk in chunks)] == [*(chunk.position for chunk in chunks), size_bytes]
     if is_complete:
-        digests.append(_digest_of(store, chunks).text())
+        try:
+            digests.append(_digest_of(store, chunks).text())
+        except NotFound:
+            is_complete = False
     if digests:
         _check(store, key, size_bytes, *digests)
     if not is_complete:
         for chunk in chunks:
-            if not holds_same(store, Tile(chunk.position, chunk.size_bytes, key, chunk.position), chunk):
+            if not _holds(store, key, chunk):
                 raise CorruptData(chunk.key, 0, f"{key} does not hold it")
+
+
+def _holds(store: ObjectStore, key: str, chunk: Tile) -> bool:
+    """Whether the object has the chunk's bytes at its position, or there is no such chunk any more."""
+    try:
+        return holds_same(store, Tile(chunk.position, chunk.size_bytes, key, chunk.position), chunk)
+    except NotFound:
+        store.stat(key)  # raises NotFound where it is the object that has gone
+        return True
 
 
 def _digest_of(store: ObjectStore, tiles: Sequence[Tile]) -> Digest:

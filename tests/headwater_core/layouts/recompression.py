@@ -38,6 +38,9 @@ class Recompression:
     def read_offloaded(self, store: ObjectStore, run: StoredRun) -> RunReader:
         return self._inner.read_offloaded(store, run)
 
+    def data_objects(self, run: StoredRun) -> Sequence[tuple[str, int]]:
+        return self._inner.data_objects(run)
+
     def delete_offloaded(self, store: ObjectStore, run: StoredRun) -> None:
         self._inner.delete_offloaded(store, run)
 

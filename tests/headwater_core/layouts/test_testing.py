@@ -9,6 +9,7 @@ import pytest
 from headwater_core.layouts import Offloader, open_layout
 from headwater_core.layouts.blocks import BlocksLayout
 from headwater_core.layouts.streaming import StreamingLayout
+from headwater_core.layouts.streaming.stream_format import decode_stream_index
 from headwater_core.layouts.testing import Archived, OffloaderContract, a_run
 from headwater_core.objectstore.directory import DirectoryStore
 from headwater_core.objectstore.s3 import S3Store
@@ -89,9 +90,9 @@ class StreamingKeys:
 
 
 class TestStreamingOnDirectory(StreamingKeys, OnDirectory):
-    """One block, some, and blocks of one batch or two each."""
+    """One block, and blocks of one batch or two each."""
 
-    @pytest.fixture(params=[5 << 20, 9_500])
+    @pytest.fixture(params=[5 << 20, 200])
     def layout(self, request: pytest.FixtureRequest) -> Offloader:
         return StreamingLayout(request.param)
 
@@ -104,6 +105,16 @@ class TestStreamingOnS3(StreamingKeys, OnS3):
     @pytest.fixture
     def layout(self) -> Offloader:
         return StreamingLayout()
+
+
+@pytest.mark.slow
+def test_a_streaming_object_of_several_parts_on_s3(s3_environ: S3Server) -> None:
+    run = a_run(220, value_bytes=100_000)
+    with closing(S3Store(s3_environ.bucket(), "archive", endpoint_url=s3_environ.endpoint_url)) as store:
+        archived = TestStreamingOnS3().offload(StreamingLayout(), store, run)
+        assert archived.examine() == ""
+        assert len(decode_stream_index(store.get(archived.stored.index_key)[0], "index").blocks) > 1
+        assert list(store.unfinished("")) == []
 
 
 @pytest.mark.slow

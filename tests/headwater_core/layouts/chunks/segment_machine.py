@@ -16,23 +16,34 @@ from tests.headwater_core.objectstore.faulty import NO_FAULTS, Faults, FaultySto
 
 CHUNK_BYTES = 64
 LENGTHS = st.integers(0, 3 * CHUNK_BYTES)
-FAULTS = st.sampled_from([Faults(refused=1), Faults(lost_request=1), Faults(lost_reply=1), Faults(delayed=1), Faults(echoed=1)])
+SOME_FAIL = Faults(refused=0.3, lost_request=0.2, lost_reply=0.1, delayed=0.1)
+FAULTS = st.sampled_from(
+    [
+        Faults(refused=1),
+        Faults(lost_request=1),
+        Faults(lost_reply=1),
+        Faults(delayed=1),
+        Faults(echoed=1),
+        Faults(refused=0.3, lost_request=0.2, lost_reply=0.1, delayed=0.1),
+    ]
+)
 
 
-def interrupting(store: FaultyStore, calls: int, faults: Faults) -> FaultyStore:
-    """The same network, of which the call after so many is the last that a process makes: it fails, and so do all after it."""
+class Interrupted(FaultyStore):
+    """The same network as `store` has, of which the call after so many is the last that a process makes: it fails, and so do all after it.
 
-    class Interrupted(FaultyStore):
-        left = calls
+    left  how many calls were still to pass; below 0 it was interrupted
+    """
 
-        def _fault(self) -> str:
-            self.left -= 1
-            self.faults = NO_FAULTS if self.left >= 0 else faults if self.left == -1 else Faults(refused=1)
-            return super()._fault()
+    def __init__(self, store: FaultyStore, calls: int, faults: Faults) -> None:
+        super().__init__(store.inner, store._random, NO_FAULTS)
+        self._in_flight = store._in_flight
+        self.left, self._last = calls, faults
 
-    interrupted = Interrupted(store.inner, store._random, NO_FAULTS)
-    interrupted._in_flight = store._in_flight
-    return interrupted
+    def _fault(self) -> str:
+        self.left -= 1
+        self.faults = NO_FAULTS if self.left >= 0 else self._last if self.left == -1 else Faults(refused=1)
+        return super()._fault()
 
 
 class SegmentMachine(RuleBasedStateMachine):
@@ -40,9 +51,11 @@ class SegmentMachine(RuleBasedStateMachine):
 
     new_store: Callable[[], ObjectStore]
 
-    @initialize(variant=st.sampled_from(Variant), seed=st.integers(0, 1 << 30))
-    def begin(self, variant: Variant, seed: int) -> None:
+    @initialize(variant=st.sampled_from(Variant), seed=st.integers(0, 1 << 30), at_once=st.booleans(), rereads=st.booleans())
+    def begin(self, variant: Variant, seed: int, at_once: bool, rereads: bool) -> None:
         self.random = Random(seed)
+        self.apply = map if at_once else None
+        self.before = (lambda start, end: bytes(self.log[start:end])) if rereads else None
         self.store = FaultyStore(type(self).new_store(), self.random, NO_FAULTS)
         self.variant, self.base = variant, 0
         self.new_segment()
@@ -51,6 +64,9 @@ class SegmentMachine(RuleBasedStateMachine):
         self.log, self.confirmed = bytearray(), 0
         self.base += 1
         self.open()
+
+    def commit0(self, data: bytearray) -> int:
+        return self.segment.commit0(self.confirmed, data, before=self.before, apply=self.apply)
 
     def open(self) -> None:
         place = SegmentPlace("chunks/cluster/node.1/orders/0", "commitLog", self.base, self.variant)
@@ -64,7 +80,7 @@ class SegmentMachine(RuleBasedStateMachine):
             self.log += self.random.randbytes(end - len(self.log))
         self.store.faults = faults
         try:
-            assert self.segment.commit0(self.confirmed, self.log[self.confirmed : end]) == end
+            assert self.commit0(self.log[self.confirmed : end]) == end
             self.confirmed = end
         except TransientError:
             assert faults != NO_FAULTS
@@ -77,10 +93,10 @@ class SegmentMachine(RuleBasedStateMachine):
         before = bytes(self.log)
         self.log[self.confirmed :] = bytes(byte ^ 0xFF for byte in before[self.confirmed :]) or self.random.randbytes(length)
         try:
-            self.segment.commit0(self.confirmed, self.log[self.confirmed :])
+            self.commit0(self.log[self.confirmed :])
             self.confirmed = len(self.log)
         except SourceChanged:
-            assert self.segment.end > self.confirmed
+            assert self.segment.end > self.confirmed or self.before is not None
             assert self.segment.read0(0, self.confirmed) == before[: self.confirmed]
             self.new_segment()
 
@@ -89,8 +105,8 @@ class SegmentMachine(RuleBasedStateMachine):
     def consolidate(self, fails: int, faults: Faults, then_delete: bool) -> None:
         """Nothing is added any more; interrupted at any request, and taken up again, as by another process."""
         place, states = self.segment.place, set[SegmentState]()
-        for attempt in (interrupting(self.store, fails, faults), self.store):
-            with suppress(TransientError, UsageError):
+        for attempt in (Interrupted(self.store, fails, faults), self.store):
+            with suppress(TransientError, CorruptData):
                 states.add(consolidate(attempt, place, self.confirmed).state)
                 if then_delete:
                     states.add(delete_chunks(attempt, place, self.confirmed).state)
@@ -135,7 +151,8 @@ class SegmentMachine(RuleBasedStateMachine):
         self.store.faults = Faults(stale_list=1) if stale else NO_FAULTS
         self.open()
         self.store.faults = NO_FAULTS
-        assert self.segment.found.state is (SegmentState.OPEN if self.segment.end else SegmentState.NEW)
+        is_open = SegmentState.OPEN if self.segment.end else SegmentState.NEW
+        assert self.segment.found.state in ({is_open, SegmentState.LOST} if self.apply else {is_open})  # a chunk before others has failed
         assert self.confirmed <= self.segment.end <= len(self.log)
 
     @rule()

@@ -187,3 +187,16 @@ def test_an_interrupted_deletion_leaves_what_can_be_read(place: SegmentPlace) ->
     store.delete = delete  # type: ignore[method-assign]
     left.delete()
     assert list(store.list("")) == []
+
+
+@VARIANTS
+def test_an_empty_object_where_a_chunk_is_to_be_ends_the_segment(place: SegmentPlace) -> None:
+    """Nobody's chunk is empty; who only tried again would do so without an end."""
+    store = MemoryStore()
+    segment = opened(store, place)
+    segment.commit0(0, b"0123456789")
+    store.create(place.chunk_key(10), b"")
+    for _ in range(2):
+        with pytest.raises(SourceChanged, match="empty"):
+            segment.commit0(10, b"ab")
+    assert opened(store, place).read0(0, 10) == b"0123456789"

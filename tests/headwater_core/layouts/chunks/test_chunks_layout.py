@@ -3,6 +3,7 @@
 import io
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from headwater_core.errors import CorruptData, NotFound, TransientError, TruncatedData, UnsupportedFormat, UsageError
 from headwater_core.layouts import Offloader
 from headwater_core.layouts.chunks import ChunkSegment, SegmentPlace, SegmentState, Variant, consolidate
-from headwater_core.layouts.chunks.chunks_layout import ChunksLayout
+from headwater_core.layouts.chunks.chunks_layout import CUT_MAX, ChunksLayout
 from headwater_core.layouts.testing import a_run, scanned
 from headwater_core.objectstore.digest import digest_of
 from headwater_core.objectstore.s3 import S3Store
@@ -141,6 +142,21 @@ def test_what_a_failure_has_left_is_not_sent_again() -> None:
     assert buffer == run
 
 
+@pytest.mark.parametrize("senders", [1, 2])
+def test_after_a_failure_nothing_more_is_begun(senders: int) -> None:
+    class Failing(MemoryStore):
+        begun = 0
+
+        def put(self, key: str, *args: Any, **kwargs: Any) -> str:
+            self.begun += 1
+            raise TransientError("slow down")
+
+    store = Failing()
+    with pytest.raises(TransientError):
+        archived(ChunksLayout(Variant.FIXED, 1_000, senders=senders), store, a_run(40))
+    assert store.begun <= senders
+
+
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_a_chunk_that_is_missing_cut_or_longer_is_noticed(number: int) -> None:
     run, layout = a_run(20), ChunksLayout(Variant.FIXED, 30_000)
@@ -182,6 +198,14 @@ def test_a_fixed_run_begins_with_the_chunk_of_position_0() -> None:
     new = new_run(0, ("/chunk-7", "/chunk-7.index"))._replace(source=io.BytesIO(run), scan=scanned(run))
     with pytest.raises(UsageError):
         ChunksLayout(Variant.FIXED).offload(MemoryStore(), [new], {})
+
+
+def test_a_run_of_more_chunks_than_are_read_is_not_begun() -> None:
+    run, store = scanned(a_run(4)), MemoryStore()
+    new = new_run(0, ("/chunk-0", "/chunk-0.index"))._replace(scan=replace(run, end_position=run.start_position + 4096 * CUT_MAX + 1))
+    with pytest.raises(UsageError, match="make them longer"):
+        ChunksLayout(Variant.FIXED, 4096).offload(store, [new], {})
+    assert not list(store.list(""))
 
 
 @pytest.fixture

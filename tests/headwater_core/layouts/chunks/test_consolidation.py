@@ -1,8 +1,11 @@
 """One object from many chunks, on stores that copy and stores that do not; any order of it with commits is segment_machine's."""
 
 import io
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from itertools import count
 from pathlib import Path
 from random import Random
 
@@ -15,6 +18,8 @@ from headwater_core.objectstore.digest import digest_of
 from headwater_core.objectstore.directory import DirectoryStore
 from headwater_core.objectstore.s3 import S3Store
 from headwater_core.objectstore.store import NO_METADATA, PLAIN, ObjectForm, ObjectInfo, ObjectRange, ObjectStore
+from tests.headwater_core.layouts.chunks.segment_machine import Interrupted
+from tests.headwater_core.objectstore.faulty import NO_FAULTS, Faults, FaultyStore
 from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.headwater_core.objectstore.meter import MeteredStore
 from tests.s3server import S3Server
@@ -182,10 +187,14 @@ def test_an_object_of_other_bytes_is_never_confirmed(place: SegmentPlace, is_kil
         with pytest.raises(CorruptData, match="seg"):
             call(store, place, len(whole))
     assert len(list(store.list(""))) == 4
+    segment = ChunkSegment.open(store, place, chunk_bytes=10)
+    assert (segment.found.state, segment.read0(0, len(whole))) == (SegmentState.BROKEN, whole), "the chunks are read"
     for position in (0, 10, 20):
         store.delete(place.chunk_key(position))
     with pytest.raises(CorruptData, match="seg"):
         consolidate(store, place, len(whole))
+    with pytest.raises(CorruptData, match="seg"):
+        ChunkSegment.open(store, place, chunk_bytes=10).read0(0, 1)
 
 
 def put_object(store: ObjectStore, place: SegmentPlace, content: bytes) -> None:
@@ -270,3 +279,92 @@ def test_a_deletion_that_fails_is_taken_up_again() -> None:
     assert ChunkSegment.open(store, PLACE).read0(0, 30) == whole
     assert delete_chunks(store, PLACE, len(whole)).state is SegmentState.DONE
     assert [info.key for info in store.list("")] == [PLACE.segment_key]
+
+
+@BOTH
+@pytest.mark.parametrize("meant", ["9" * 2000, "-1", "²", "1e3", " 30", "", "0x1e", "30" * 20])
+def test_a_length_that_nobody_wrote_is_as_none(place: SegmentPlace, meant: str) -> None:
+    store = MemoryStore()
+    whole = filled(store, place, [10, 10, 10], chunk_bytes=10)
+    store.put(place.segment_key, io.BytesIO(whole), size_bytes=30)
+    store._metadata[place.segment_key] = {"headwater-bytes": meant}
+    assert delete_chunks(store, place, 30).state is SegmentState.DONE
+    assert ChunkSegment.open(store, place).read0(0, 30) == whole
+
+
+FATES = [Faults(refused=1), Faults(lost_request=1), Faults(lost_reply=1), Faults(delayed=1), Faults(echoed=1)]
+
+
+@BOTH
+@pytest.mark.parametrize("faults", FATES, ids=["refused", "lost request", "lost reply", "delayed", "echoed"])
+@pytest.mark.parametrize("lands", ["before", "after"])
+def test_whatever_call_it_ends_at_it_is_taken_up_again(place: SegmentPlace, faults: Faults, lands: str) -> None:
+    """Both halves, one after the other; what was on its way arrives before the next process looks, or after all that it does."""
+    for calls in count():
+        inner = MemoryStore()
+        whole = filled(inner, place, [10, 10, 4], chunk_bytes=10)
+        network = FaultyStore(inner, Random(calls), NO_FAULTS)
+        first = Interrupted(network, calls, faults)
+        with suppress(TransientError):
+            consolidate(first, place, 24)
+            delete_chunks(first, place, 24)
+        if lands == "before":
+            network.land()
+        assert ChunkSegment.open(network, place, chunk_bytes=10).read0(0, 24) == whole
+        assert consolidate(network, place, 24).state in (SegmentState.DONE, SegmentState.LEFTOVER)
+        network.land()
+        assert delete_chunks(network, place, 24).state is SegmentState.DONE
+        network.land()
+        assert [info.key for info in inner.list("")] == [place.segment_key]
+        assert ChunkSegment.open(inner, place).read0(0, 24) == whole
+        if first.left >= 0:  # it was not interrupted
+            assert calls > 20
+            return
+
+
+@BOTH
+def test_two_that_consolidate_at_the_same_time_do_not_harm_each_other(place: SegmentPlace) -> None:
+    """One whose lease ended, and who does not know. Each takes turns with the other, call by call, in any order."""
+    for seed in range(60):
+        inner, random = MemoryStore(), Random(seed)
+        whole = filled(inner, place, [10, 10, 4], chunk_bytes=10)
+        done = in_turns(random, [lambda store: work(store, place) for _ in range(2)], inner)
+        assert done == [SegmentState.DONE, SegmentState.DONE]
+        assert [info.key for info in inner.list("")] == [place.segment_key]
+        assert ChunkSegment.open(inner, place).read0(0, 24) == whole
+
+
+def work(store: ObjectStore, place: SegmentPlace) -> SegmentState:
+    consolidate(store, place, 24)
+    return delete_chunks(store, place, 24).state
+
+
+def in_turns(random: Random, works: list[Callable[[ObjectStore], SegmentState]], inner: ObjectStore) -> list[SegmentState]:
+    """Each in a thread; before each call to the store one of them is drawn, and only that one moves."""
+    turn, running = threading.Condition(), set(range(len(works)))
+    drawn = [random.choice(sorted(running))]
+
+    class Turned(FaultyStore):
+        me = 0
+
+        def _fault(self) -> str:
+            with turn:
+                drawn[0] = random.choice(sorted(running))
+                turn.notify_all()
+                assert turn.wait_for(lambda: drawn[0] == self.me, 60)
+            return ""
+
+    def run(number: int) -> SegmentState:
+        store = Turned(inner, Random(0), NO_FAULTS)
+        store.me = number
+        try:
+            return works[number](store)
+        finally:
+            with turn:
+                running.discard(number)
+                if running:
+                    drawn[0] = random.choice(sorted(running))
+                turn.notify_all()
+
+    with ThreadPoolExecutor(len(works)) as pool:
+        return [future.result() for future in [pool.submit(run, number) for number in range(len(works))]]

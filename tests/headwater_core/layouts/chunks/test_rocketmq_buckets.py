@@ -8,14 +8,18 @@ import json
 import shutil
 import tarfile
 import tempfile
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headwater_core.errors import CorruptData, TruncatedData, UsageError
-from headwater_core.layouts.chunks import ChunkSegment, SegmentPlace, SegmentState, Variant, find_bases
+from headwater_core.layouts.chunks import ChunkSegment, SegmentPlace, SegmentState, Variant, consolidate, delete_chunks, find_bases
+from headwater_core.objectstore.s3 import S3Store
+from headwater_core.objectstore.store import ObjectStore
 from tests.headwater_core.objectstore.memory import MemoryStore
+from tests.s3server import S3Server
 
 CASES = (
     *("A1-open", "A2-full", "A3-leftover", "A4-done", "A5-queue", "A6-gap", "A7-short-segment"),
@@ -45,8 +49,9 @@ def manifest(case: str) -> Any:
     return json.loads((unpacked() / case / "manifest.json").read_bytes())
 
 
-def filled(case: str) -> MemoryStore:
-    store = MemoryStore()
+def filled(case: str, store: ObjectStore | None = None) -> ObjectStore:
+    """`store`, or one in memory, with the objects of the case."""
+    store = store or MemoryStore()
     for each in manifest(case)["objects"]:
         raw = (unpacked() / case / "objects" / each["key"]).read_bytes()
         assert hashlib.sha256(raw).hexdigest() == each["sha256"]
@@ -71,7 +76,21 @@ def segments() -> list[Any]:
 
 @pytest.mark.parametrize(("case", "said"), segments())
 def test_a_segment_in_any_state_is_what_its_manifest_says(case: str, said: Any) -> None:
-    store, place = filled(case), place_of(case, said)
+    check(filled(case), case, said)
+
+
+def test_so_it_is_on_an_s3_server(s3_environ: S3Server) -> None:
+    """All cases in one bucket, each below a prefix of its own."""
+    bucket = s3_environ.bucket()
+    for case in CASES:
+        with closing(S3Store(bucket, f"archive/{case}", endpoint_url=s3_environ.endpoint_url)) as store:
+            filled(case, store)
+            for said in manifest(case)["segments"]:
+                check(store, case, said)
+
+
+def check(store: ObjectStore, case: str, said: Any) -> None:
+    place = place_of(case, said)
     segment = ChunkSegment.open(store, place, chunk_bytes=16384, is_full=said["state"] == "full")
     assert segment.found.state is STATES[said["state"]]
     readable = said.get("readable_prefix", said["size"])
@@ -120,3 +139,28 @@ def test_the_segments_of_a_queue_are_found(case: str) -> None:
         bases = find_bases(store, queue_of(case), file_type, variant)
         assert bases == [each["base"] for each in said if each["type"] == file_type]
     assert find_bases(store, queue_of(case), "index", variant) == []
+
+
+@pytest.mark.parametrize("case", ["A2-full", "A5-queue", "B2-full", "B5-queue"])
+def test_a_full_segment_of_rocketmqs_is_consolidated(case: str) -> None:
+    store = filled(case)
+    for said in manifest(case)["segments"]:
+        if said["state"] == "full":
+            place = place_of(case, said)
+            consolidate(store, place, said["size"])
+            assert delete_chunks(store, place, said["size"]).state is SegmentState.DONE
+            assert hashlib.sha256(store.get(place.segment_key)[0]).hexdigest() == said["sha256"]
+
+
+@pytest.mark.parametrize("case", ["C1-open", "C5-queue"])
+def test_the_community_providers_names_are_of_no_segment_here(case: str) -> None:
+    """`seg-<base>/chunk/<position>` and `seg-<base>/segment/0`: neither variant, and taken for neither."""
+    store = filled(case)
+    listed = [info.key for info in store.list("")]
+    assert any("/seg-" in key for key in listed)
+    for key in listed:
+        queue, _, file_type = key.partition("/seg-")[0].rpartition("/")
+        for variant in Variant:
+            assert find_bases(store, queue, file_type, variant) == []
+            place = SegmentPlace(queue, file_type, int(key.partition("/seg-")[2].partition("/")[0]), variant)
+            assert ChunkSegment.open(store, place).found.state is SegmentState.NEW
