@@ -14,6 +14,7 @@ _GROUPS_MAX = 23  # up to here everything else is about groups and their members
 _COMMIT_VERSION_MAX = 4
 _STATE_VERSION_MAX = 1
 _UNFINISHED = (1, 2, 3, 7)  # Ongoing, PrepareCommit, PrepareAbort, PrepareEpochFence: a coordinator continues these
+_STATUSES = ("empty", "ongoing", "prepare-commit", "prepare-abort", "complete-commit", "complete-abort", "dead", "prepare-epoch-fence")
 _EPOCH_FROM = 3  # version of the commit value
 
 
@@ -67,11 +68,14 @@ def decode_commit_value(value: bytes, where: str) -> CommitValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionState:
-    """unfinished: its coordinator will write markers to `partitions`, (topic, partition) each."""
+    """unfinished: its coordinator will write markers to `partitions`, (topic, partition) each. status: of the transaction, as Kafka calls
+    it"""
 
     producer_id: int
     unfinished: bool
     partitions: frozenset[tuple[str, int]]
+    producer_epoch: int = -1
+    status: str = ""
 
 
 def decode_transaction_key(key: bytes, where: str) -> str:
@@ -90,7 +94,7 @@ def decode_transaction_value(value: bytes, where: str) -> TransactionState:
         raise UnknownRecord(f"version {version} of a transaction's state")
     is_flexible = version == _STATE_VERSION_MAX
     producer_id = reader.i64()
-    reader.i16()
+    producer_epoch = reader.i16()
     reader.i32()
     status = reader.i8()
     named: set[tuple[str, int]] = set()
@@ -99,7 +103,13 @@ def decode_transaction_value(value: bytes, where: str) -> TransactionState:
         named |= {(topic, reader.i32()) for _ in range(_count(reader, is_flexible))}
         if is_flexible:
             reader.tags()
-    return TransactionState(producer_id=producer_id, unfinished=status in _UNFINISHED, partitions=frozenset(named))
+    return TransactionState(
+        producer_id=producer_id,
+        unfinished=status in _UNFINISHED,
+        partitions=frozenset(named),
+        producer_epoch=producer_epoch,
+        status=_STATUSES[status] if 0 <= status < len(_STATUSES) else str(status),
+    )
 
 
 def _count(reader: flexible.Reader, is_flexible: bool) -> int:

@@ -5,11 +5,12 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple
 
-from headwater_core.segments.metadata.metadata_records import RESOURCE_BROKER
+from headwater_core.segments.metadata.metadata_records import RESOURCE_BROKER, Tags
 from headwater_core.segments.metadata.record_schemas import KnownRecord
 
 UNKNOWN_BYTES_MAX = 16 << 20
 NO_OTHERS: Mapping[int, Mapping[Hashable, KnownRecord]] = MappingProxyType({})
+NO_TAGS: Mapping[tuple[int, str, str], Tags] = MappingProxyType({})
 _DELETE_RETENTION_MS = 24 * 3600 * 1000  # Kafka's own default
 _RETENTION_MS = 7 * 24 * 3600 * 1000  # likewise
 _NONE: Mapping[str, str] = {}
@@ -47,6 +48,7 @@ class PartitionMetadata:
     elr: tuple[int, ...] | None = None
     last_known_elr: tuple[int, ...] | None = None
     directories: tuple[str, ...] = ()
+    tags: Tags = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +57,7 @@ class TopicMetadata:
     topic_id: str
     partitions: Mapping[int, PartitionMetadata]
     configs: Mapping[str, str]
+    tags: Tags = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +67,12 @@ class ClusterMetadata:
     configs           of everything but topics: (resource type, resource name) -> settings; broker "" holds the defaults
     next_producer_id  producer ids from here on have not been handed out
     others            records of further kinds that hold: api key -> by what they are about (see metadata_image)
-    unknown           records of kinds, or of versions, that this version does not know, verbatim and in order: the first UNKNOWN_BYTES_MAX
-    unread            the same counted, those beyond included: api key -> how many
+    unknown           records of kinds, or of versions, that this version does not know, verbatim and in order: the first UNKNOWN_BYTES_MAX.
+                      Applied after all else, in this order, they make the state that a broker has
+    kept              likewise, of which that is not so: a change that was applied as far as it is known, or one that a later record about
+                      the same kind of thing may have undone
+    unread            api key -> how many of both, those beyond included, and of records in the state with fields that are not known
+    config_tags       of settings: (resource type, resource name, setting) -> fields that are not known
     end_offset        first metadata offset that is not part of this state
     end_epoch         the controller's epoch that the last of it was written under
     appended_ms       when that was; 0: not known
@@ -81,6 +88,8 @@ class ClusterMetadata:
     appended_ms: int = 0
     others: Mapping[int, Mapping[Hashable, KnownRecord]] = field(default_factory=lambda: NO_OTHERS)
     unknown: tuple[bytes, ...] = ()
+    kept: tuple[bytes, ...] = ()
+    config_tags: Mapping[tuple[int, str, str], Tags] = field(default_factory=lambda: NO_TAGS)
 
     def policy_of(self, topic: str) -> frozenset[str]:
         """cleanup.policy as the metadata gives it: the topic's, else the cluster's dynamic default, else Kafka's own."""

@@ -1,6 +1,7 @@
 """The state of a cluster while it is built, record by record."""
 
-from collections.abc import Callable, Hashable, Mapping
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -22,6 +23,7 @@ from headwater_core.segments.metadata.metadata_records import (
     PartitionChange,
     ProducerIds,
     RemoveTopic,
+    Tags,
     Topic,
     Transaction,
     Unread,
@@ -32,6 +34,7 @@ from headwater_core.segments.metadata.record_schemas import (
     BROKER_CHANGE,
     CLEAR_ELR,
     FENCE_BROKER,
+    KEPT,
     NO_OP,
     QUOTA,
     REGISTER_BROKER,
@@ -85,10 +88,21 @@ _REMOVALS: Mapping[int, _Removal] = {
 }
 
 
+def _family(api_key: int) -> int:
+    """What a record of this kind is about: the same as one that takes it away."""
+    return _REMOVALS[api_key].api_key if api_key in _REMOVALS else api_key
+
+
+class _Verbatim(NamedTuple):
+    api_key: int
+    raw: bytes
+
+
 @dataclass(slots=True)
 class _Topic:
     name: str
     topic_id: str
+    tags: Tags = ()
     partitions: dict[int, PartitionMetadata] = field(default_factory=dict)
 
 
@@ -103,10 +117,13 @@ class MetadataImage:
         self._configs: dict[tuple[int, str], dict[str, str]] = {}
         self._features: dict[str, int] = {}
         self._next_producer_id = 0
-        self._unread: dict[int, int] = {}
+        self._config_tags: dict[tuple[int, str, str], Tags] = {}
         self._others: dict[int, dict[Hashable, KnownRecord]] = {}
-        self._unknown: list[bytes] = []
-        self._unknown_bytes = 0
+        self._unknown: list[_Verbatim] = []
+        self._kept: list[_Verbatim] = []
+        self._unknown_families: set[int] = set()
+        self._beyond: Counter[int] = Counter()  # of both, what there was no room for
+        self._verbatim_bytes = 0
         self._pending: list[MetadataRecord] | None = None
 
     def apply_batch(self, header: BatchHeader, batch: memoryview, where: str) -> bool:
@@ -141,11 +158,13 @@ class MetadataImage:
     def _apply(self, record: MetadataRecord, where: str) -> None:
         match record:
             case Topic():
-                self._topics[record.topic_id] = _Topic(record.name, record.topic_id)
+                self._topics[record.topic_id] = _Topic(record.name, record.topic_id, record.tags)
             case RemoveTopic():
                 topic = self._topics.pop(record.topic_id, None)
                 if topic is not None:
-                    self._configs.pop((RESOURCE_TOPIC, topic.name), None)
+                    for name in self._configs.pop((RESOURCE_TOPIC, topic.name), {}):
+                        self._config_tags.pop((RESOURCE_TOPIC, topic.name, name), None)
+                self._keep_unless_known(record)
             case Partition():
                 self._topic(record.topic_id, where).partitions[record.partition] = PartitionMetadata(
                     leader=record.leader,
@@ -159,13 +178,19 @@ class MetadataImage:
                     elr=record.eligible_leader_replicas,
                     last_known_elr=record.last_known_elr,
                     directories=record.directories,
+                    tags=record.tags,
                 )
             case PartitionChange():
                 partitions = self._topic(record.topic_id, where).partitions
                 if record.partition not in partitions:
                     raise CorruptData(where, 0, f"a change of partition {record.partition}, which {record.topic_id} does not have")
                 partitions[record.partition] = _changed(partitions[record.partition], record)
+                self._keep_unless_known(record)
             case ConfigRecord():
+                place = record.resource_type, record.resource_name, record.name
+                self._config_tags.pop(place, None)
+                if record.tags and record.value is not None:
+                    self._config_tags[place] = record.tags
                 settings = self._configs.setdefault((record.resource_type, record.resource_name), {})
                 if record.value is None:
                     settings.pop(record.name, None)
@@ -175,17 +200,25 @@ class MetadataImage:
                 self._features[record.name] = record.level
                 if not record.level:
                     del self._features[record.name]
+                self._keep_unless_known(record)
             case ProducerIds():
                 self._next_producer_id = max(self._next_producer_id, record.next_producer_id)
+                self._keep_unless_known(record)
             case KnownRecord():
                 self._apply_known(record)
             case Unread():
-                self._keep_unknown(record.api_key, record.raw)
+                self._keep(self._unknown, record.api_key, record.raw)
+                self._unknown_families.add(_family(record.api_key))
 
     def _apply_known(self, record: KnownRecord) -> None:
-        if not record.is_understood:  # a later version put something in that nobody here can take into account
-            self._keep_unknown(record.api_key, record.raw)
         fields = record.fields
+        self._set_aside(_family(record.api_key))
+        if record.api_key == NO_OP:
+            if KEPT in fields:
+                self._keep(self._kept, decode_metadata_record(fields[KEPT]).api_key, fields[KEPT])
+            return
+        if not record.is_understood and record.api_key not in _ABOUT:
+            self._keep(self._kept, record.api_key, record.raw)  # what else it changes nobody here can take into account
         if record.api_key in _ABOUT:
             about, held = _ABOUT[record.api_key](fields), self._others.setdefault(record.api_key, {})
             held.pop(about, None)
@@ -215,11 +248,35 @@ class MetadataImage:
             fields = {"isMigratingZkBroker": False, "inControlledShutdown": False, **before.fields, **changes}
             held[broker] = make_record(REGISTER_BROKER, _BROKER_VERSION, fields)
 
-    def _keep_unknown(self, api_key: int, raw: bytes) -> None:
-        self._unread[api_key] = self._unread.get(api_key, 0) + 1
-        self._unknown_bytes += len(raw)
-        if self._unknown_bytes <= UNKNOWN_BYTES_MAX:
-            self._unknown.append(raw)
+    def _keep(self, where: list[_Verbatim], api_key: int, raw: bytes) -> None:
+        self._verbatim_bytes += len(raw)
+        if self._verbatim_bytes <= UNKNOWN_BYTES_MAX:
+            where.append(_Verbatim(api_key, raw))
+        else:
+            self._beyond[api_key] += 1
+
+    def _keep_unless_known(self, record: RemoveTopic | PartitionChange | FeatureLevel | ProducerIds) -> None:
+        """A change with fields that nobody here can take into account."""
+        if record.tags:
+            self._keep(self._kept, record.api_key, record.encode())
+
+    def _set_aside(self, family: int) -> None:
+        """Unknown records of this family, that a known one follows: the later one holds, so they must not be applied after all else."""
+        if family not in self._unknown_families:
+            return
+        self._unknown_families.discard(family)
+        self._kept += (each for each in self._unknown if _family(each.api_key) == family)
+        self._unknown = [each for each in self._unknown if _family(each.api_key) != family]
+
+    def _partly_known(self) -> Iterator[int]:
+        """The api keys of records in the state with fields that are not known."""
+        for topic in self._topics.values():
+            if topic.tags:
+                yield Topic.api_key
+            yield from (Partition.api_key for partition in topic.partitions.values() if partition.tags)
+        yield from (ConfigRecord.api_key for _ in self._config_tags)
+        for held in self._others.values():
+            yield from (record.api_key for record in held.values() if not record.is_understood)
 
     def _topic(self, topic_id: str, where: str) -> _Topic:
         try:
@@ -230,6 +287,7 @@ class MetadataImage:
     def freeze(self) -> ClusterMetadata:
         """The state as it is now, as a value."""
         configs = {key: MappingProxyType(dict(value)) for key, value in self._configs.items()}
+        unread = Counter(each.api_key for each in (*self._unknown, *self._kept)) + self._beyond + Counter(self._partly_known())
         nothing: Mapping[str, str] = MappingProxyType({})
         topics = {
             topic.name: TopicMetadata(
@@ -237,6 +295,7 @@ class MetadataImage:
                 topic_id=topic.topic_id,
                 partitions=MappingProxyType(dict(sorted(topic.partitions.items()))),
                 configs=configs.get((RESOURCE_TOPIC, topic.name), nothing),
+                tags=topic.tags,
             )
             for topic in self._topics.values()
         }
@@ -245,12 +304,14 @@ class MetadataImage:
             configs=MappingProxyType({key: value for key, value in configs.items() if key[0] != RESOURCE_TOPIC}),
             features=MappingProxyType(dict(self._features)),
             next_producer_id=self._next_producer_id,
-            unread=MappingProxyType(dict(self._unread)),
+            unread=MappingProxyType(dict(unread)),
             end_offset=self.end_offset,
             end_epoch=self.end_epoch,
             appended_ms=self.appended_ms,
             others=MappingProxyType({api_key: MappingProxyType(dict(held)) for api_key, held in self._others.items() if held}),
-            unknown=tuple(self._unknown),
+            unknown=tuple(each.raw for each in self._unknown),
+            kept=tuple(each.raw for each in self._kept),
+            config_tags=MappingProxyType(dict(self._config_tags)),
         )
 
 
@@ -269,4 +330,5 @@ def _changed(before: PartitionMetadata, change: PartitionChange) -> PartitionMet
         elr=before.elr if change.eligible_leader_replicas is None else change.eligible_leader_replicas,
         last_known_elr=before.last_known_elr if change.last_known_elr is None else change.last_known_elr,
         directories=directories if len(directories) == len(replicas) else (),
+        tags=before.tags,
     )

@@ -3,7 +3,7 @@
 Source: the message schemas of Kafka 4.3 (docs/formats/kafka-log.md, "The metadata log").
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -18,6 +18,9 @@ NO_LEADER = -1
 _LEADER_UNCHANGED = -2
 _RECOVERY_UNCHANGED = -1
 
+Tags = tuple[tuple[int, bytes], ...]
+"""Tagged fields that nobody here knows, by their numbers: they stay with their record, byte for byte."""
+
 RESOURCE_TOPIC = 2
 RESOURCE_BROKER = 4
 
@@ -29,9 +32,10 @@ class FeatureLevel:
     api_key: ClassVar[int] = 12
     name: str
     level: int
+    tags: Tags = ()
 
     def encode(self) -> bytes:
-        return _frame(self.api_key, 0, flexible.string(self.name) + flexible.i16(self.level) + flexible.tags({}))
+        return _frame(self.api_key, 0, flexible.string(self.name) + flexible.i16(self.level) + flexible.tags(dict(self.tags)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,18 +43,20 @@ class Topic:
     api_key: ClassVar[int] = 2
     name: str
     topic_id: str
+    tags: Tags = ()
 
     def encode(self) -> bytes:
-        return _frame(self.api_key, 0, flexible.string(self.name) + flexible.uuid(self.topic_id) + flexible.tags({}))
+        return _frame(self.api_key, 0, flexible.string(self.name) + flexible.uuid(self.topic_id) + flexible.tags(dict(self.tags)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoveTopic:
     api_key: ClassVar[int] = 9
     topic_id: str
+    tags: Tags = ()
 
     def encode(self) -> bytes:
-        return _frame(self.api_key, 0, flexible.uuid(self.topic_id) + flexible.tags({}))
+        return _frame(self.api_key, 0, flexible.uuid(self.topic_id) + flexible.tags(dict(self.tags)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,23 +77,25 @@ class Partition:
     eligible_leader_replicas: tuple[int, ...] | None = None
     last_known_elr: tuple[int, ...] | None = None
     leader_recovery: int = 0
+    tags: Tags = ()
 
-    def encode(self) -> bytes:
-        """As version 2. One directory per replica, UNASSIGNED when none is given."""
+    def encode(self, version: int = 2) -> bytes:
+        """One directory per replica, UNASSIGNED when none is given. Version 1 has no eligible leaders, version 0 no directories either."""
         directories = self.directories or (UNASSIGNED,) * len(self.replicas)
-        tagged = {tag: _i32s(value) for tag, value in ((1, self.eligible_leader_replicas), (2, self.last_known_elr)) if value is not None}
+        eligible = ((1, self.eligible_leader_replicas), (2, self.last_known_elr)) if version >= 2 else ()
+        tagged = dict(self.tags) | {tag: _i32s(value) for tag, value in eligible if value is not None}
         if self.leader_recovery:
             tagged[0] = flexible.i8(self.leader_recovery)
         return _frame(
             self.api_key,
-            2,
+            version,
             flexible.i32(self.partition)
             + flexible.uuid(self.topic_id)
             + b"".join(_i32s(each) for each in (self.replicas, self.in_sync, self.removing, self.adding))
             + flexible.i32(self.leader)
             + flexible.i32(self.leader_epoch)
             + flexible.i32(self.partition_epoch)
-            + flexible.array(flexible.uuid(each) for each in directories)
+            + (flexible.array(flexible.uuid(each) for each in directories) if version >= 1 else b"")
             + flexible.tags(tagged),
         )
 
@@ -108,12 +116,13 @@ class PartitionChange:
     eligible_leader_replicas: tuple[int, ...] | None = None
     last_known_elr: tuple[int, ...] | None = None
     directories: tuple[str, ...] | None = None
+    tags: Tags = ()
 
     def encode(self) -> bytes:
         """As version 2."""
         of_nodes = {0: self.in_sync, 2: self.replicas, 3: self.removing, 4: self.adding}
         of_nodes |= {6: self.eligible_leader_replicas, 7: self.last_known_elr}
-        tagged = {tag: _i32s(nodes) for tag, nodes in of_nodes.items() if nodes is not None}
+        tagged = dict(self.tags) | {tag: _i32s(nodes) for tag, nodes in of_nodes.items() if nodes is not None}
         if self.leader is not None:
             tagged[1] = flexible.i32(self.leader)
         if self.leader_recovery is not None:
@@ -132,10 +141,11 @@ class ConfigRecord:
     resource_name: str
     name: str
     value: str | None
+    tags: Tags = ()
 
     def encode(self) -> bytes:
         text = b"".join(flexible.string(each) for each in (self.resource_name, self.name, self.value))
-        return _frame(self.api_key, 0, flexible.i8(self.resource_type) + text + flexible.tags({}))
+        return _frame(self.api_key, 0, flexible.i8(self.resource_type) + text + flexible.tags(dict(self.tags)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,10 +156,11 @@ class ProducerIds:
     broker: int
     broker_epoch: int
     next_producer_id: int
+    tags: Tags = ()
 
     def encode(self) -> bytes:
         fields = flexible.i32(self.broker) + flexible.i64(self.broker_epoch) + flexible.i64(self.next_producer_id)
-        return _frame(self.api_key, 0, fields + flexible.tags({}))
+        return _frame(self.api_key, 0, fields + flexible.tags(dict(self.tags)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,9 +217,9 @@ _NEWEST_VERSION = {2: 0, 3: 2, 4: 0, 5: 2, 9: 0, 12: 0, 15: 0, 23: 0, 24: 0, 25:
 def _decode_fields(reader: Reader, api_key: int, version: int) -> MetadataRecord:
     match api_key:
         case Topic.api_key:
-            return Topic(name=reader.string(), topic_id=reader.uuid())
+            return Topic(name=reader.string(), topic_id=reader.uuid(), tags=_unknown(reader.tags()))
         case RemoveTopic.api_key:
-            return RemoveTopic(topic_id=reader.uuid())
+            return RemoveTopic(topic_id=reader.uuid(), tags=_unknown(reader.tags()))
         case Partition.api_key:
             return _decode_partition(reader, version)
         case PartitionChange.api_key:
@@ -227,15 +238,21 @@ def _decode_fields(reader: Reader, api_key: int, version: int) -> MetadataRecord
                 eligible_leader_replicas=_tagged_i32s(tags, 6),
                 last_known_elr=_tagged_i32s(tags, 7),
                 directories=tags[8].nullable_array(tags[8].uuid) if 8 in tags else None,
+                tags=_unknown(tags, range(9)),
             )
         case ConfigRecord.api_key:
             return ConfigRecord(
-                resource_type=reader.i8(), resource_name=reader.string(), name=reader.string(), value=reader.nullable_string()
+                resource_type=reader.i8(),
+                resource_name=reader.string(),
+                name=reader.string(),
+                value=reader.nullable_string(),
+                tags=_unknown(reader.tags()),
             )
         case FeatureLevel.api_key:
-            return FeatureLevel(name=reader.string(), level=reader.i16())
+            return FeatureLevel(name=reader.string(), level=reader.i16(), tags=_unknown(reader.tags()))
         case ProducerIds.api_key:
-            return ProducerIds(broker=reader.i32(), broker_epoch=reader.i64(), next_producer_id=reader.i64())
+            broker, epoch, following = reader.i32(), reader.i64(), reader.i64()
+            return ProducerIds(broker=broker, broker_epoch=epoch, next_producer_id=following, tags=_unknown(reader.tags()))
         case _:
             return Transaction(api_key=api_key)
 
@@ -260,7 +277,12 @@ def _decode_partition(reader: Reader, version: int) -> Partition:
         eligible_leader_replicas=_tagged_i32s(tags, 1),
         last_known_elr=_tagged_i32s(tags, 2),
         leader_recovery=tags[0].i8() if 0 in tags else 0,
+        tags=_unknown(tags, range(3)),
     )
+
+
+def _unknown(tags: Mapping[int, Reader], known: Container[int] = ()) -> Tags:
+    return tuple((tag, bytes(found.take(found.bytes_left))) for tag, found in sorted(tags.items()) if tag not in known)
 
 
 def _frame(api_key: int, version: int, fields: bytes) -> bytes:

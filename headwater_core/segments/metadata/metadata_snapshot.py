@@ -1,7 +1,8 @@
 """The state of a cluster as a file, in the form of Kafka's own metadata snapshots: what Kafka's tools read, and a controller would."""
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from headwater_core.errors import CorruptData
@@ -11,6 +12,7 @@ from headwater_core.segments.metadata.bootstrap_checkpoint import SNAPSHOT_FOOTE
 from headwater_core.segments.metadata.cluster_metadata import ClusterMetadata, PartitionMetadata
 from headwater_core.segments.metadata.metadata_image import MetadataImage
 from headwater_core.segments.metadata.metadata_records import (
+    RESOURCE_TOPIC,
     ConfigRecord,
     FeatureLevel,
     Partition,
@@ -19,12 +21,15 @@ from headwater_core.segments.metadata.metadata_records import (
 )
 from headwater_core.segments.metadata.record_schemas import (
     ACL,
+    KEPT,
+    NO_OP,
     QUOTA,
     REGISTER_BROKER,
     REGISTER_CONTROLLER,
     SCRAM,
     TOKEN,
     ZK_MIGRATION,
+    make_record,
 )
 from headwater_core.segments.metadata.secret_settings import is_secret_setting
 
@@ -32,40 +37,51 @@ SECRET_KINDS = (SCRAM, TOKEN)
 
 
 class SnapshotRecord(NamedTuple):
-    """is_secret: it lets somebody in, or would let them try, or nobody here can tell that it does not"""
+    """open_raw: what of it is written where nothing secret may be; None: nothing. Secret is what lets somebody in, or would let them try,
+    and what nobody here can tell not to"""
 
     raw: bytes
-    is_secret: bool
+    open_raw: bytes | None
 
 
 def snapshot_records(state: ClusterMetadata) -> Iterator[SnapshotRecord]:
     """Records that make `state` when they are applied in this order, what is unknown last. Secret are credentials, delegation tokens,
     settings that may be passwords, and what is unknown."""
     features = sorted(state.features.items(), key=lambda each: (each[0] != "metadata.version", each[0]))
-    yield from (SnapshotRecord(FeatureLevel(name=name, level=level).encode(), False) for name, level in features)
+    yield from (_known(FeatureLevel(name=name, level=level)) for name, level in features)
     yield from _others(state, REGISTER_BROKER, REGISTER_CONTROLLER, ZK_MIGRATION)
     for name in sorted(state.topics):
         topic = state.topics[name]
-        yield SnapshotRecord(Topic(name=name, topic_id=topic.topic_id).encode(), False)
+        yield _known(Topic(name=name, topic_id=topic.topic_id, tags=topic.tags))
         for number, partition in topic.partitions.items():
-            yield SnapshotRecord(_partition(topic.topic_id, number, partition).encode(), False)
-        for key, value in sorted(topic.configs.items()):
-            yield SnapshotRecord(ConfigRecord(resource_name=name, name=key, value=value).encode(), False)
+            yield _known(_partition(topic.topic_id, number, partition))
+        yield from _settings(state, RESOURCE_TOPIC, name, topic.configs)
     for (resource, name), settings in sorted(state.configs.items()):
-        for key, value in sorted(settings.items()):
-            record = ConfigRecord(resource_type=resource, resource_name=name, name=key, value=value)
-            yield SnapshotRecord(record.encode(), is_secret_setting(resource, key))
+        yield from _settings(state, resource, name, settings)
     yield from _others(state, QUOTA)
     if state.next_producer_id:
-        yield SnapshotRecord(ProducerIds(broker=-1, broker_epoch=-1, next_producer_id=state.next_producer_id).encode(), False)
+        yield _known(ProducerIds(broker=-1, broker_epoch=-1, next_producer_id=state.next_producer_id))
     yield from _others(state, ACL, *SECRET_KINDS)
-    yield from (SnapshotRecord(raw, True) for raw in state.unknown)
+    yield from (SnapshotRecord(raw, None) for raw in state.unknown)
+    yield from (SnapshotRecord(make_record(NO_OP, 0, {KEPT: raw}).raw, None) for raw in state.kept)
+
+
+def _known(record: Topic | Partition | ConfigRecord | FeatureLevel | ProducerIds) -> SnapshotRecord:
+    return SnapshotRecord(record.encode(), replace(record, tags=()).encode() if record.tags else record.encode())
+
+
+def _settings(state: ClusterMetadata, resource: int, name: str, settings: Mapping[str, str]) -> Iterator[SnapshotRecord]:
+    for key, value in sorted(settings.items()):
+        tags = state.config_tags.get((resource, name, key), ())
+        record = _known(ConfigRecord(resource_type=resource, resource_name=name, name=key, value=value, tags=tags))
+        yield record._replace(open_raw=None) if resource != RESOURCE_TOPIC and is_secret_setting(resource, key) else record
 
 
 def _others(state: ClusterMetadata, *api_keys: int) -> Iterator[SnapshotRecord]:
     for api_key in api_keys:
-        raws = sorted(record.raw for record in state.others.get(api_key, {}).values())
-        yield from (SnapshotRecord(raw, api_key in SECRET_KINDS) for raw in raws)
+        for record in sorted(state.others.get(api_key, {}).values(), key=lambda each: each.raw):
+            known = record.raw if record.is_understood else make_record(api_key, record.version, record.fields).raw
+            yield SnapshotRecord(record.raw, None if api_key in SECRET_KINDS else known)
 
 
 def _partition(topic_id: str, number: int, partition: PartitionMetadata) -> Partition:
@@ -83,6 +99,7 @@ def _partition(topic_id: str, number: int, partition: PartitionMetadata) -> Part
         eligible_leader_replicas=partition.elr,
         last_known_elr=partition.last_known_elr,
         leader_recovery=partition.leader_recovery,
+        tags=partition.tags,
     )
 
 
@@ -91,8 +108,8 @@ def write_snapshot(state: ClusterMetadata, *, secrets: bool, timestamp_ms: int) 
 
     secrets  False leaves out what is secret
     """
-    raws = (record.raw for record in snapshot_records(state) if secrets or not record.is_secret)
-    return write_checkpoint(raws, timestamp_ms=timestamp_ms)
+    raws = (record.raw if secrets else record.open_raw for record in snapshot_records(state))
+    return write_checkpoint((raw for raw in raws if raw is not None), timestamp_ms=timestamp_ms)
 
 
 def read_snapshot(raw: bytes, where: str, *, end_offset: int = 0, end_epoch: int = 0) -> ClusterMetadata:

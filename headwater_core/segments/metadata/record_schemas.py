@@ -162,6 +162,7 @@ _ENTITY = _array_of(_struct_of(RecordField("entityType", _TEXT), RecordField("en
 
 REGISTER_BROKER, UNREGISTER_BROKER, FENCE_BROKER, UNFENCE_BROKER, BROKER_CHANGE = 0, 1, 7, 8, 17
 REGISTER_CONTROLLER, ZK_MIGRATION, NO_OP, CLEAR_ELR = 27, 21, 20, 28
+KEPT, KEPT_TAG = "headwaterKept", 0x4857  # of a NoOp: a record that has no effect where it stands, verbatim. Kafka ignores it
 TOKEN, REMOVE_TOKEN, SCRAM, REMOVE_SCRAM, QUOTA, ACL, REMOVE_ACL = 10, 26, 11, 22, 14, 18, 19
 
 SCHEMAS: Mapping[int, RecordSchema] = {
@@ -294,7 +295,7 @@ SCHEMAS: Mapping[int, RecordSchema] = {
         ),
     ),
     REMOVE_ACL: RecordSchema("REMOVE_ACCESS_CONTROL_ENTRY_RECORD", 0, (RecordField("id", _UUID),)),
-    NO_OP: RecordSchema("NO_OP_RECORD", 0, ()),
+    NO_OP: RecordSchema("NO_OP_RECORD", 0, (RecordField(KEPT, _BYTES, tag=KEPT_TAG),)),
     ZK_MIGRATION: RecordSchema("ZK_MIGRATION_STATE_RECORD", 0, (RecordField("zkMigrationState", _I8),)),
     REMOVE_SCRAM: RecordSchema("REMOVE_USER_SCRAM_CREDENTIAL_RECORD", 0, (RecordField("name", _TEXT), RecordField("mechanism", _I8))),
     23: RecordSchema("BEGIN_TRANSACTION_RECORD", 0, (RecordField("name", _TEXT_OR_NULL, tag=0),)),

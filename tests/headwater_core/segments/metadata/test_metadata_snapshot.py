@@ -1,11 +1,14 @@
 """A cluster's state as a file, and back."""
 
+from dataclasses import replace
+
 import pytest
 
 from headwater_core.errors import CorruptData, TruncatedData
+from headwater_core.segments import flexible
 from headwater_core.segments.metadata.cluster_metadata import UNKNOWN_BYTES_MAX, ClusterMetadata
 from headwater_core.segments.metadata.metadata_log import DIRECTORY, MetadataLog
-from headwater_core.segments.metadata.metadata_records import ConfigRecord, PartitionChange, Topic, Unread
+from headwater_core.segments.metadata.metadata_records import ConfigRecord, PartitionChange, RemoveTopic, Topic, Unread
 from headwater_core.segments.metadata.metadata_snapshot import read_snapshot, write_snapshot
 from headwater_core.segments.metadata.record_schemas import (
     ACL,
@@ -94,6 +97,66 @@ def test_what_is_unknown_stays_byte_for_byte_in_order_and_is_counted(log: Log) -
     found = again(MetadataLog(log.directory).read())
     assert found.unknown == (UNKNOWN, b"\x01\x62\x00!", UNKNOWN)
     assert found.unread == {99: 2, 98: 1}
+
+
+TAG = 77, b"of a later Kafka"
+
+
+def with_tag(record: KnownRecord) -> Unread:
+    """`record` with a tagged field that nobody knows. It has none of its own."""
+    assert record.raw.endswith(b"\x00")
+    return Unread(api_key=record.api_key, raw=record.raw[:-1] + flexible.tags(dict([TAG])))
+
+
+def test_fields_that_are_not_known_stay_with_their_record_which_is_applied_once_and_counted(log: Log) -> None:
+    log.append(Topic(name="soup", topic_id=SOUP, tags=(TAG,)), replace(a_partition(), tags=(TAG,)))
+    log.append(ConfigRecord(resource_name="soup", name="retention.ms", value="5", tags=(TAG,)))
+    log.append(with_tag(make_record(SCRAM, 0, SECRET)), with_tag(make_record(ACL, 0, AN_ACL)), with_tag(make_record(ACL, 0, AN_ACL)))
+    state = MetadataLog(log.directory).read()
+    assert again(state) == state
+    assert state.unread == {2: 1, 3: 1, 4: 1, SCRAM: 1, ACL: 1}
+    assert (state.unknown, state.kept) == ((), ())
+    assert (state.topics["soup"].tags, state.topics["soup"].partitions[0].tags) == ((TAG,), (TAG,))
+    (acl,) = state.others[ACL].values()
+    assert acl.raw.endswith(TAG[1])
+    without = again(state, secrets=False)
+    assert (without.unread, without.topics["soup"].configs) == ({}, {"retention.ms": "5"})
+    assert [each.fields["id"] for each in without.others[ACL].values()] == [AN_ACL["id"]]
+    log.append(
+        make_record(ACL, 0, AN_ACL), make_record(SCRAM, 0, SECRET), ConfigRecord(resource_name="soup", name="retention.ms", value="6")
+    )
+    assert MetadataLog(log.directory).read().unread == {2: 1, 3: 1}
+    log.append(RemoveTopic(topic_id=SOUP))
+    assert MetadataLog(log.directory).read().unread == {}
+
+
+def test_a_change_with_fields_that_are_not_known_is_applied_where_it_stands_and_kept_without_effect(log: Log) -> None:
+    removal = with_tag(make_record(REMOVE_SCRAM, 0, {"name": "chef", "mechanism": 1}))
+    change = PartitionChange(partition=0, topic_id=SOUP, leader=2, tags=(TAG,))
+    log.append(make_record(SCRAM, 0, SECRET), removal, make_record(SCRAM, 0, SECRET | {"salt": b"new"}))
+    log.append(Topic(name="soup", topic_id=SOUP), a_partition(), change)
+    state = MetadataLog(log.directory).read()
+    found = again(state)
+    assert found == state
+    assert [each.fields["salt"] for each in found.others[SCRAM].values()] == [b"new"]
+    assert found.topics["soup"].partitions[0].leader_epoch == a_partition().leader_epoch + 1
+    assert (found.unknown, found.kept) == ((), (removal.raw, change.encode()))
+    assert found.unread == {REMOVE_SCRAM: 1, 5: 1}
+
+
+def test_an_unknown_record_that_a_known_one_may_undo_is_not_applied_after_it(log: Log) -> None:
+    later = Unread(api_key=SCRAM, raw=b"\x01\x0b\x07of a later version")
+    other = Unread(api_key=99, raw=UNKNOWN)
+    log.append(later, other)
+    assert MetadataLog(log.directory).read().unknown == (later.raw, UNKNOWN)
+    log.append(make_record(REMOVE_SCRAM, 0, {"name": "chef", "mechanism": 1}))
+    state = MetadataLog(log.directory).read()
+    assert (state.unknown, state.kept, state.unread) == ((UNKNOWN,), (later.raw,), {SCRAM: 1, 99: 1})
+    assert again(state) == state
+    log.append(later)
+    state = MetadataLog(log.directory).read()
+    assert (state.unknown, state.kept) == ((UNKNOWN, later.raw), (later.raw,))
+    assert again(state) == state
 
 
 def test_unknown_records_without_end_take_no_memory_without_end(log: Log) -> None:
