@@ -4,7 +4,7 @@ Values in, values out; the repository does the compare-and-swap.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -114,29 +114,36 @@ class ClusterList(msgspec.Struct, frozen=True, kw_only=True):
         found = [each for each in self.snapshots if each.taken_ms <= time_ms]
         return found[-1] if found else None
 
-    def refers_to(self, name: keys.SnapshotName, now_ms: int) -> bool:
-        """Is it listed, or was it within the lease?"""
-        if any((each.number, each.uid) == (name.number, name.uid) for each in self.snapshots):
-            return True
-        leased = [each for each in self.dropped if now_ms - each.dropped_ms < LEASE_MS]
-        return any((each.number, each.uid) == (name.number, name.uid) for each in leased)
+    def refers_to(self, name: keys.SnapshotName) -> bool:
+        return any((each.number, each.uid) == (name.number, name.uid) for each in self.snapshots)
 
-    def followed_by(self, snapshot: ListedSnapshot, *, retention_ms: int | None, now_ms: int) -> "ClusterList":
-        """With another one, and without those whose time is over."""
-        snapshots = (*self.snapshots, snapshot)
-        kept = kept_snapshots(snapshots, retention_ms=retention_ms, now_ms=now_ms)
-        gone = [DroppedSnapshot(number=each.number, uid=each.uid, dropped_ms=now_ms) for each in snapshots if each not in kept]
+    def followed_by(self, snapshot: ListedSnapshot, *, now_ms: int) -> "ClusterList":
+        """With another one."""
+        return self._listing((*self.snapshots, snapshot)[-LISTED_MAX:], now_ms)
+
+    def only(self, names: Collection[keys.SnapshotName], *, now_ms: int) -> "ClusterList":
+        """Without all others, but for the newest."""
+        return self._listing(tuple(each for each in self.snapshots if each.name in names or each is self.newest), now_ms)
+
+    def _listing(self, snapshots: tuple[ListedSnapshot, ...], now_ms: int) -> "ClusterList":
+        kept = {each.name for each in snapshots}
+        gone = [DroppedSnapshot(number=each.number, uid=each.uid, dropped_ms=now_ms) for each in self.snapshots if each.name not in kept]
         still = [each for each in self.dropped if now_ms - each.dropped_ms < LEASE_MS]
-        return replace(self, format=FORMAT, snapshots=kept, dropped=(*still, *gone)[-LISTED_MAX:])
+        return replace(self, format=FORMAT, snapshots=snapshots, dropped=(*still, *gone)[-LISTED_MAX:])
 
 
-def kept_snapshots(snapshots: tuple[ListedSnapshot, ...], *, retention_ms: int | None, now_ms: int) -> tuple[ListedSnapshot, ...]:
+def kept_snapshots(
+    snapshots: Sequence[ListedSnapshot], ages_ms: Mapping[keys.SnapshotName, int], *, retention_ms: int | None
+) -> tuple[ListedSnapshot, ...]:
     """Of those of the last two hours each, of the last three days the last of each hour, then the last of each day; of those older
-    than `retention_ms` the newest, which held when that time began. The newest of all stays, and LISTED_MAX at most."""
+    than `retention_ms` the newest, which held when that time began. The newest of all stays.
+
+    ages_ms  of those whose age is known; all others stay
+    """
     last_of: dict[_Period, ListedSnapshot] = {}
     for each in snapshots:
-        last_of[_period(each, retention_ms, now_ms)] = each
-    return tuple(sorted(last_of.values(), key=lambda each: each.number))[-LISTED_MAX:]
+        last_of[_period(each, ages_ms.get(each.name, 0), retention_ms)] = each
+    return tuple(sorted(last_of.values(), key=lambda each: each.number))
 
 
 class _Period(NamedTuple):
@@ -146,8 +153,7 @@ class _Period(NamedTuple):
     which: int
 
 
-def _period(snapshot: ListedSnapshot, retention_ms: int | None, now_ms: int) -> _Period:
-    age_ms = now_ms - snapshot.taken_ms
+def _period(snapshot: ListedSnapshot, age_ms: int, retention_ms: int | None) -> _Period:
     if retention_ms is not None and age_ms > retention_ms:
         return _Period(0, 0)
     if age_ms > _HOURLY_MS:

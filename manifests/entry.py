@@ -14,7 +14,7 @@ from headwater_core.epochs import EpochStart
 from headwater_core.errors import CorruptData
 from headwater_core.objectstore.digest import is_digest
 from headwater_core.partition import PartitionId
-from manifests import keys
+from manifests import chunk_keys, keys
 from manifests.document import prepared
 
 OFFSET_MAX = 2**63 - 2  # so that the next offset is still an int64
@@ -181,6 +181,8 @@ _OF_RUNS: tuple[tuple[str, Any], ...] = tuple(
 
 def check_entry(partition: PartitionId, entry: Entry) -> Entry:
     """`entry` when its keys are the ones we would have written for it; CorruptData otherwise."""
+    if entry.layout == chunk_keys.LAYOUT and not _is_chunk_of(partition, entry):
+        raise CorruptData(f"manifest entry of {partition} at {entry.base_offset}", 0, f"not a key of this partition: {entry.key[:200]!r}")
     if entry.gap or not keys.names(entry.layout) or _is_named_by_itself(partition, entry):
         return entry
     held = entry.held_offsets
@@ -202,6 +204,18 @@ def _is_named_by_itself(partition: PartitionId, entry: Entry) -> bool:
     return entry.key == keys.data(partition, entry.base_offset, entry.last_offset, entry.fence, entry.uid, entry.layout)
 
 
+def _is_chunk_of(partition: PartitionId, entry: Entry) -> bool:
+    """Whether its key is one of this partition's below chunks/. The cluster may be another one, whose archive was taken over."""
+    name, held = chunk_keys.parse(entry.key), entry.held
+    return (
+        name is not None
+        and (name.topic, name.partition, name.fence, name.uid) == (partition.topic, partition.partition, entry.fence, entry.uid)
+        and name.key == entry.key
+        and entry.index_key == keys.index(entry.key)
+        and held is not None
+    )
+
+
 def to_listed(entry: Entry) -> dict[str, Any]:
     """How head and pages write an entry: without what follows from the rest.
 
@@ -210,9 +224,11 @@ def to_listed(entry: Entry) -> dict[str, Any]:
     """
     body: dict[str, Any] = msgspec.to_builtins(entry)
     body.pop("held", None)
-    held = entry.held_offsets if keys.names(entry.layout) and not entry.gap else None
+    is_chunk = entry.layout == chunk_keys.LAYOUT
+    held = entry.held_offsets if (is_chunk or keys.names(entry.layout)) and not entry.gap else None
     if held is not None:
-        del body["key"]
+        if not is_chunk:
+            del body["key"]
         body.pop("index_key", None)
         if held != (entry.base_offset, entry.last_offset):
             body["held"] = list(held)
@@ -236,5 +252,8 @@ def from_listed(body: Mapping[str, Any], partition: PartitionId) -> Entry:
             spelled["key"] = keys.data(partition, held[0], held[1], spelled.get("fence", 0), spelled["uid"], layout)
             if keys.parse_data(spelled["key"]) is None:
                 spelled["held"] = held
+            spelled["index_key"] = keys.index(spelled["key"])
+        elif layout == chunk_keys.LAYOUT:
+            spelled["held"] = held if held is not None else (spelled["base_offset"], spelled["last_offset"])
             spelled["index_key"] = keys.index(spelled["key"])
     return msgspec.convert(spelled, Entry)

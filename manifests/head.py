@@ -19,7 +19,8 @@ from manifests.entry_tree import NO_PAGES, EntryTree, PageReader, SupersededEntr
 from manifests.page import Item, PageRef, item_from, line_of
 from manifests.pending_list import PENDING_MAX, PendingObject
 
-HEAD_FORMAT = (2, 2)
+HEAD_FORMAT = (2, 3)  # of partitions that may have chunks
+_WITH_PENDING = (2, 2)
 _WITHOUT_PENDING = (2, 1)  # for partitions of which nothing was ever written over a longer time: agents of before go on with them
 NAME_CHARS_MAX = 255  # writer, commit id, layout, uid
 _MAJORS = (1, 2)
@@ -137,14 +138,27 @@ def _check_item(head: Head, partition: PartitionId, item: Item) -> None:
 
 def format_after(before: Head | None, after: Head) -> tuple[int, int]:
     """The format of `after`, which succeeds `before`. From the first pending object on, which comes before anything that is written over a
-    longer time, a head says so for good: agents of before leave the partition alone, and a collection looks for such objects."""
+    longer time, a head says so for good: agents of before leave the partition alone, and a collection looks for such objects. So it does
+    from before the first chunk on: see with_chunks."""
+    if may_have_chunks(after) or (before is not None and may_have_chunks(before)):
+        return HEAD_FORMAT
     has_pending = bool(after.pending) or (before is not None and may_have_streams(before))
-    return HEAD_FORMAT if has_pending else _WITHOUT_PENDING
+    return _WITH_PENDING if has_pending else _WITHOUT_PENDING
 
 
 def may_have_streams(head: Head) -> bool:
     """May the partition have objects that were written over a longer time?"""
+    return head.format >= _WITH_PENDING
+
+
+def may_have_chunks(head: Head) -> bool:
+    """May the partition have objects below chunks/, where keys name no incarnation?"""
     return head.format >= HEAD_FORMAT
+
+
+def with_chunks(head: Head, fence: int) -> Head:
+    """`head` as it has to be committed before the first chunk is written. fence: no other incarnation of the name has reached it"""
+    return msgspec.structs.replace(head, format=HEAD_FORMAT, fence=max(head.fence, fence))
 
 
 def check_writable(head: Head) -> None:

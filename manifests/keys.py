@@ -9,6 +9,8 @@ from uuid import UUID
 from headwater_core.errors import UsageError
 from headwater_core.objectstore.store import check_key
 from headwater_core.partition import PartitionId, TopicPartition, check_topic_id, check_topic_name
+from manifests import chunk_keys
+from manifests.chunk_keys import CHUNKS
 
 OWNER = "headwater.json"
 PAUSES = "paused.json"
@@ -16,7 +18,8 @@ META = "meta/"
 SETTINGS = "meta/settings.json"
 DATA = "data/"
 STREAM = "stream/"
-ROOTS = (DATA, STREAM)  # of the data objects that we name
+ROOTS = (DATA, STREAM)  # of the data objects whose keys name their incarnation
+ALL_ROOTS = (*ROOTS, CHUNKS)
 CLUSTER = "cluster/"
 CLUSTER_LIST = "cluster/latest.json"
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")
@@ -172,6 +175,8 @@ def parse_data_prefix(prefix: str) -> FolderName | None:
 
 def partition_of(data_key: str) -> str:
     """`topic:partition`, as log events name it; "" for what is no data key."""
+    if (chunk := chunk_keys.parse(data_key)) is not None:
+        return f"{chunk.topic}:{chunk.partition}"
     found = parse_data_prefix(home(data_key))
     return f"{found.topic}:{found.partition}" if found else ""
 
@@ -196,6 +201,8 @@ def data(partition: PartitionId, base_offset: int, last_offset: int, fence: int,
 
 def index(data_key: str) -> str:
     """The object beside it that holds the run's index as an object of its own; "" for a layout that keeps it elsewhere."""
+    if data_key.startswith(CHUNKS):
+        return data_key + chunk_keys.INDEX
     return data_key.removesuffix(".log") + ".index" if data_key.endswith(".log") else ""
 
 
@@ -235,6 +242,11 @@ def recovery(recovery_id: str) -> str:
     return check_key(f"cluster/recoveries/{recovery_id}.json")
 
 
+def download(recovery_id: str) -> str:
+    """That a topic was downloaded into owned log directories, where, and when."""
+    return check_key(f"cluster/downloads/{recovery_id}.json")
+
+
 def parse_data(key: str) -> DataName | None:
     """The parts of a data or index key; None for anything else."""
     match = _DATA_NAME.fullmatch(key.rpartition("/")[2])
@@ -263,4 +275,5 @@ def parse_object(key: str) -> ObjectName | None:
     match key.split("/"):
         case ["stream", _, _, _, _, fence, name] if _FENCE.fullmatch(fence) and (named := _STREAM_NAME.fullmatch(name)):
             return ObjectName(int(fence), named[1].replace("-", ""))
-    return None
+    chunk = chunk_keys.parse(key)
+    return None if chunk is None else ObjectName(chunk.fence, chunk.uid)

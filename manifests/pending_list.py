@@ -1,7 +1,7 @@
 """What is being written for a partition over a longer time, and is not listed yet (design §4).
 
 It stands in the head, and never among the entries: readers follow entries only. What it names may be committed by the writer that holds
-the partition; whoever claims it next marks it as failed, and from then on its object is nothing but garbage.
+the partition; who claims it next marks it as failed, and from then on its object is nothing but garbage.
 """
 
 import msgspec
@@ -19,7 +19,7 @@ class PendingObject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     uid, fence    as in its keys; the fence is the one under which it was assigned
     layout        how it will lie in objects
-    status        "assigned": its writer may list it; "failed": nobody will, and what it was to hold is written again under another name
+    status        "assigned": its writer may list it; "failed": it will not, and what it was to hold is written again under another name
     base_offset   where it begins
     last_offset   up to where its writer knows it to be stored, inclusive; None while that is not known
     assigned_ms   when it was assigned, by its writer's clock

@@ -5,7 +5,7 @@ without an answer may have happened. So a commit ends in one of three ways: it i
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, TypeVar
 from uuid import uuid4
@@ -21,6 +21,7 @@ from headwater_core.errors import (
     TransientError,
     UnknownOutcome,
 )
+from headwater_core.objectstore.digest import digest_of
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId
 from manifests import keys, page_limits
@@ -58,11 +59,13 @@ _ATTEMPTS = 4  # of one write whose fate stays open; each is followed by reading
 
 @dataclass(frozen=True, slots=True)
 class Versioned:
-    """A head as the bucket holds it, in so many bytes; `tag` is what the next compare-and-swap expects."""
+    """A head as the bucket holds it, in so many bytes; `tag` is what the next compare-and-swap expects. digest: of those bytes; "" for what
+    was written and not read: it is the same one."""
 
     head: Head
     tag: str
     size_bytes: int
+    digest: str = field(default="", compare=False)
 
 
 class Ensured(NamedTuple):
@@ -141,7 +144,7 @@ class ManifestRepository:
             raw, tag = self._store.get(keys.head(partition))
         except NotFound:
             return None
-        return Versioned(decode_head(raw, partition, PartitionPages(self._pages, partition)), tag, len(raw))
+        return Versioned(decode_head(raw, partition, PartitionPages(self._pages, partition)), tag, len(raw), digest_of(raw))
 
     def load_unchecked(self, key: str) -> Head:
         """The head at `key`, whosesoever it is and whatever it lists. Raises NotFound, CorruptData for what is no head at all,

@@ -1,5 +1,7 @@
 """Which snapshots of the cluster's metadata are kept."""
 
+from collections.abc import Iterable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -41,16 +43,20 @@ def a_list(*snapshots: ListedSnapshot) -> ClusterList:
     return ClusterList(cluster_id="kitchen", snapshots=snapshots)
 
 
+def ages_of(snapshots: Iterable[ListedSnapshot], later_ms: int = 0) -> dict[SnapshotName, int]:
+    return {each.name: NOW_MS + later_ms - each.taken_ms for each in snapshots}
+
+
 def test_the_older_the_fewer_are_kept_and_what_holds_when_retention_begins_is_one_of_them() -> None:
     minutes = range(20 * 24 * 60, -1, -1)
     snapshots = tuple(a_snapshot(at + 1, age * MINUTE_MS) for at, age in enumerate(minutes))
-    kept = kept_snapshots(snapshots, retention_ms=10 * DAY_MS, now_ms=NOW_MS)
+    kept = kept_snapshots(snapshots, ages_of(snapshots), retention_ms=10 * DAY_MS)
     ages = [NOW_MS - each.taken_ms for each in kept]
     assert sum(age <= 2 * HOUR_MS for age in ages) == 121
     assert 70 <= sum(2 * HOUR_MS < age <= 3 * DAY_MS for age in ages) <= 72
     assert 7 <= sum(3 * DAY_MS < age <= 10 * DAY_MS for age in ages) <= 9
     assert [age for age in ages if age > 10 * DAY_MS] == [10 * DAY_MS + MINUTE_MS]
-    assert kept_snapshots(kept, retention_ms=10 * DAY_MS, now_ms=NOW_MS) == kept
+    assert kept_snapshots(kept, ages_of(kept), retention_ms=10 * DAY_MS) == kept
 
 
 @given(
@@ -62,7 +68,7 @@ def test_the_newest_is_always_kept_and_none_is_kept_again_that_was_dropped(
     ages: list[int], retention_ms: int | None, later_ms: int
 ) -> None:
     snapshots = tuple(a_snapshot(at + 1, age) for at, age in enumerate(sorted(ages, reverse=True)))
-    kept = kept_snapshots(snapshots, retention_ms=retention_ms, now_ms=NOW_MS + later_ms)
+    kept = kept_snapshots(snapshots, ages_of(snapshots, later_ms), retention_ms=retention_ms)
     assert kept[-1] == snapshots[-1]
     assert set(kept) <= set(snapshots)
     assert a_list(*kept).newest == snapshots[-1]
@@ -74,13 +80,24 @@ def test_what_held_at_a_time_is_the_last_one_before() -> None:
     assert numbers == [None, 1, 1, 2, 5, 5]
 
 
-def test_a_dropped_one_stays_for_readers_that_have_begun() -> None:
+def test_one_whose_age_is_not_known_stays() -> None:
+    snapshots = tuple(a_snapshot(at, (9 - at) * DAY_MS) for at in range(1, 9))
+    ages_ms = ages_of(snapshots)
+    assert [each.number for each in kept_snapshots(snapshots, ages_ms, retention_ms=2 * DAY_MS)] == [6, 7, 8]
+    del ages_ms[snapshots[1].name]
+    assert [each.number for each in kept_snapshots(snapshots, ages_ms, retention_ms=2 * DAY_MS)] == [2, 6, 7, 8]
+
+
+def test_what_is_dropped_is_remembered_for_a_while_and_the_newest_is_never_dropped() -> None:
     old, new = a_snapshot(1, 50 * DAY_MS), a_snapshot(2, 40 * DAY_MS)
-    after = a_list(old).followed_by(new, retention_ms=DAY_MS, now_ms=NOW_MS)
+    listed = a_list(old).followed_by(new, now_ms=NOW_MS)
+    assert listed.snapshots == (old, new)
+    assert listed.dropped == ()
+    after = listed.only((), now_ms=NOW_MS)
     assert after.snapshots == (new,)
-    assert after.refers_to(old.name, NOW_MS + LEASE_MS - 1)
-    assert not after.refers_to(old.name, NOW_MS + LEASE_MS)
-    assert after.followed_by(a_snapshot(3), retention_ms=None, now_ms=NOW_MS + LEASE_MS).dropped == ()
+    assert [each.uid for each in after.dropped] == [old.uid]
+    assert (after.refers_to(old.name), after.refers_to(new.name)) == (False, True)
+    assert after.followed_by(a_snapshot(3), now_ms=NOW_MS + LEASE_MS).dropped == ()
 
 
 def test_a_higher_epoch_is_newer_whatever_the_offset_and_another_life_is_known_by_its_time() -> None:
