@@ -52,12 +52,15 @@ def archive_all(
 
 
 def _committed_ends(fleet: ArchiverFleet, partitions: Mapping[TopicPartition, Glimpse]) -> dict[TopicPartition, int | None]:
-    """Up to where each is committed now: its broker is asked for all of them, since its checkpoint is up to 5 s old. None where nothing
-    says it."""
+    """Up to where each is committed now: its broker is asked for all of them, since its checkpoint is up to 5 s old. What an open object
+    has taken was committed then, also where the broker does not answer now. None where nothing says it."""
     ends = {place: seen.high_watermark for place, seen in partitions.items()}
     if fleet.broker_logs is not None:
         for place, said in fleet.broker_logs.learn(ends).items():
             ends[place] = max(said.offset, ends[place] or 0)
+    for place, end in ends.items():
+        if held_to := fleet.held_to(place):
+            ends[place] = max(held_to, end or 0)
     return ends
 
 

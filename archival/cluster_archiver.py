@@ -5,7 +5,7 @@ Every agent of a cluster does so from the metadata log beside it. Whose log is n
 
 import io
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import structlog
@@ -21,13 +21,14 @@ from headwater_core.objectstore.store import ObjectStore
 from headwater_core.segments.metadata.cluster_metadata import ClusterMetadata
 from headwater_core.segments.metadata.record_schemas import SCHEMAS
 from manifests import keys
-from manifests.cluster_list import LEASE_MS, ClusterList, ListedSnapshot, is_newer
-from manifests.cluster_snapshot import SnapshotContent, content_of, load_snapshot, pack_snapshot
+from manifests.cluster_list import LEASE_MS, ClusterList, ListedSnapshot, is_newer, kept_snapshots
+from manifests.cluster_snapshot import SnapshotContent, SnapshotFacts, content_of, open_snapshot, pack_snapshot
 from manifests.cluster_survey import SnapshotObject, adopt, snapshot_objects
 from manifests.repository import ManifestRepository
 
 LOOK_S = 10.0  # between two looks at the metadata log
-COLLECT_S = 3600.0  # between two looks for objects that are not listed
+COLLECT_S = 3600.0  # between two looks for what is to be dropped and deleted
+_REQUESTED_ATTEMPTS = 5  # of a snapshot that is requested, while other agents come first
 
 log = structlog.get_logger()
 
@@ -52,11 +53,19 @@ class ClusterArchiverEquipment:
 
 @dataclass(slots=True)
 class SnapshotTally:
-    """What this agent knows of snapshots. newest: the last one that it wrote or saw listed"""
+    """What this agent knows of snapshots.
+
+    newest       the last one that it wrote or saw listed
+    unarchived_s since when, on the monotonic clock, it has known of no moment at which all was archived; None: all was, at the last look
+    failure      why the last attempt failed, and when, by the wall clock; "" after one that did not
+    """
 
     taken: int = 0
     failed: int = 0
     newest: ListedSnapshot | None = None
+    unarchived_s: float | None = None
+    failure: str = ""
+    failed_ms: int = 0
 
 
 class ClusterArchiver:
@@ -73,6 +82,13 @@ class ClusterArchiver:
         self._collect_s = self._clock.monotonic_s()
         self._first_seen = (0, 0.0)  # the newest snapshot's number, and since when it has been known here
         self._unlisted_s: dict[keys.SnapshotName, float] = {}  # since when an object is known here that no list has
+        self._ahead_ms = self._clock.now_ms() - int(self._clock.monotonic_s() * 1000)  # the wall clock's, of the monotonic one
+        self._is_withheld = False  # has a snapshot without secrets been the newest since this began?
+
+    def lag_s(self) -> float:
+        """For how long the newest state has not been archived, as far as is known; 0 when it is."""
+        since_s = self.tally.unarchived_s
+        return 0.0 if since_s is None else max(0.0, self._clock.monotonic_s() - since_s)
 
     def run(self, stop: threading.Event) -> None:
         """Look every LOOK_S, until `stop` is set."""
@@ -80,8 +96,21 @@ class ClusterArchiver:
             self.attempt()
             stop.wait(LOOK_S)
 
-    def attempt(self, *, requested: bool = False) -> None:
-        """`step` and, now and then, `collect`. Raises nothing: the log says what went wrong, and the next attempt tries again."""
+    def attempt(self, *, requested: bool = False) -> HeadwaterError | None:
+        """`step` and, now and then, `collect`. Raises nothing: the log says what went wrong, and the next attempt tries again.
+
+        Returns why the state is not archived, or not all of it; None when nothing is wrong.
+        """
+        failure = self._attempt(requested)
+        tally = self.tally
+        tally.failure = str(failure) if failure is not None else ""
+        if failure is not None:
+            tally.failed_ms = self._clock.now_ms()
+            if tally.unarchived_s is None:
+                tally.unarchived_s = self._clock.monotonic_s()
+        return failure
+
+    def _attempt(self, requested: bool) -> HeadwaterError | None:
         try:
             if self._equipment.settings().snapshots and self._clock.monotonic_s() >= self._collect_s:
                 self._collect_s = self._clock.monotonic_s() + COLLECT_S
@@ -89,30 +118,49 @@ class ClusterArchiver:
             self.step(requested=requested)
         except TransientError as error:
             log.warning("cluster_snapshot_postponed", reason=str(error))
+            return error
         except HeadwaterError as error:
             self.tally.failed += 1
             log.error("cluster_snapshot_failed", reason=str(error))
+            return error
         except Exception as error:  # a mistake of ours, which must not end all attempts
             self.tally.failed += 1
-            log.error("cluster_snapshot_failed", reason=f"unexpected {type(error).__name__}")  # its words may hold what is secret
+            reason = f"unexpected {type(error).__name__}"  # its words may hold what is secret
+            log.error("cluster_snapshot_failed", reason=reason)
+            return HeadwaterError(reason)
+        return None
 
     def step(self, *, requested: bool = False) -> ListedSnapshot | None:
         """Archive the state, unless it is archived; the snapshot, or None.
 
-        requested  even if the last snapshot is younger than the interval
+        requested  even if the last snapshot is younger than the interval, and though other agents come first: then it is tried again
 
-        Raises what reading the metadata log and the store raise, ForeignOwner, and CorruptData for a damaged list.
+        Raises what reading the metadata log and the store raise, ForeignOwner, CorruptData for a damaged list, and TransientError when
+        other agents come first again and again.
         """
         if not self._equipment.settings().snapshots:
             return None
         with self._lock:
-            state = self._equipment.metadata()
-            if state is None:
-                return None
-            if not requested and self.tally.newest is not None and self._wait_s(self.tally.newest) > 0:
-                return None  # not even looked at: in a large cluster something changes all the time
-            self._look_at(state)
-            return None if self._settled else self._archive(state, requested)
+            for _ in range(_REQUESTED_ATTEMPTS):
+                taken = self._step(requested)
+                if taken is not None or self._settled or not requested or self._state is None:
+                    return taken
+            raise TransientError("other agents have archived the cluster's metadata meanwhile, again and again")
+
+    def _step(self, requested: bool) -> ListedSnapshot | None:
+        state = self._equipment.metadata()
+        if state is None:
+            self._state = None
+            return None
+        if not requested and self.tally.newest is not None and self._wait_s(self.tally.newest) > 0:
+            return None  # not even looked at: in a large cluster something changes all the time
+        self._look_at(state)
+        if self._settled:
+            self.tally.unarchived_s = None
+            return None
+        if self.tally.unarchived_s is None:
+            self.tally.unarchived_s = self._clock.monotonic_s()
+        return self._archive(state, requested)
 
     def _look_at(self, state: ClusterMetadata) -> None:
         before, self._state = self._state, state
@@ -144,7 +192,7 @@ class ClusterArchiver:
         entry, packed = self._draft(base, max((each.name.number for each in objects), default=0), state, settings)
         put_confirmed(self._equipment.store, entry.key, io.BytesIO(packed), len(packed), entry.digest or "")
         reached("cluster_snapshot_uploaded")
-        now_ms, retention_ms = self._clock.now_ms(), None if settings.retention_s is None else settings.retention_s * 1000
+        now_ms = self._clock.now_ms()
 
         def decide(seen: ClusterList | None) -> ClusterList | None:
             if seen is not None and seen.newest.uid == entry.uid:
@@ -154,7 +202,7 @@ class ClusterArchiver:
                 return None  # another one came first: what was uploaded is never listed
             if found is None:
                 return ClusterList(cluster_id=self._equipment.cluster_id(), snapshots=(entry,))
-            return found.followed_by(entry, retention_ms=retention_ms, now_ms=now_ms)
+            return found.followed_by(entry, now_ms=now_ms)
 
         settled = repository.change_snapshots(decide)
         if settled is None or settled.newest.uid != entry.uid:
@@ -169,13 +217,22 @@ class ClusterArchiver:
         self, base: ClusterList | None, highest: int, state: ClusterMetadata, settings: ClusterConfig
     ) -> tuple[ListedSnapshot, bytes]:
         """The next snapshot and its object. highest: number of any object that is there, as the list may be an older one, put back"""
-        packed = pack_snapshot(state, secrets=settings.secrets)
         newest = base.newest if base else None
-        entry = ListedSnapshot(
+        facts = SnapshotFacts(
+            cluster_id=self._equipment.cluster_id(),
             number=max(newest.number if newest else 0, highest) + 1,
             end_offset=state.end_offset,
             end_epoch=state.end_epoch,
             uid=self._equipment.new_uid(),
+            has_secrets=settings.secrets,
+            unknown=sum(state.unread.values()),
+        )
+        packed = pack_snapshot(state, facts)
+        entry = ListedSnapshot(
+            number=facts.number,
+            end_offset=facts.end_offset,
+            end_epoch=facts.end_epoch,
+            uid=facts.uid,
             taken_ms=max(self._clock.now_ms(), newest.taken_ms if newest else 0),
             writer=self._equipment.writer[:200],
             size_bytes=len(packed),
@@ -183,8 +240,8 @@ class ClusterArchiver:
             digest=digest_of(packed),
             content=self._content.content if settings.secrets else self._content.open_content,
             open_content=self._content.open_content,
-            has_secrets=settings.secrets,
-            unknown=sum(state.unread.values()),
+            has_secrets=facts.has_secrets,
+            unknown=facts.unknown,
         )
         return entry, packed
 
@@ -194,19 +251,25 @@ class ClusterArchiver:
             raise ForeignOwner(
                 f"{keys.CLUSTER_LIST} lists snapshots of cluster {listed.cluster_id}, and this is {self._equipment.cluster_id()}"
             )
-        newest = listed.newest
-        has_all = newest.has_secrets or not self._equipment.settings().secrets
-        if newest.has_secrets and self._equipment.settings().secrets:
+        newest, wants = listed.newest, self._equipment.settings().secrets
+        has_all = newest.has_secrets or not wants
+        if newest.has_secrets is False:
+            self._is_withheld = True
+        is_to_withhold = not wants and not self._is_withheld  # once: another agent may be set to archive secrets, and archive them again
+        if newest.has_secrets and wants:
             same = newest.content == self._content.content
         else:
             same = newest.open_content == self._content.open_content
-        if same and has_all:
+        if same and has_all and not is_to_withhold:
             return True
         position = state.end_epoch, state.end_offset
-        return not (is_newer(position, state.appended_ms, newest) or (position == newest.position and not has_all))
+        is_again = position == newest.position and (not has_all or is_to_withhold)
+        return not (is_newer(position, state.appended_ms, newest) or is_again)
 
     def _settle(self, newest: ListedSnapshot) -> None:
-        self._settled, self.tally.newest = True, newest
+        self._settled, self.tally.newest, self.tally.unarchived_s = True, newest, None
+        if newest.has_secrets is False:
+            self._is_withheld = True
 
     def _wait_s(self, newest: ListedSnapshot) -> float:
         """Until the next one may be taken: so long after the last one, by clocks that need not agree."""
@@ -217,42 +280,90 @@ class ClusterArchiver:
         return min(by_clock, interval_s - (now_s - self._first_seen[1]))
 
     def _adopt(self, objects: list[SnapshotObject]) -> ClusterList | None:
-        """The list was lost, or never was: from the objects' names, and when the last record of the newest was written."""
-        found = adopt(self._equipment.cluster_id(), objects)
+        """The list was lost, or never was: from the objects' names, and what the newest says of itself."""
+        cluster_id = self._equipment.cluster_id()
+        found = adopt(cluster_id, objects)
         if found is None:
             return None
         try:
-            appended_ms = load_snapshot(self._equipment.store, found.newest).appended_ms
+            opened = open_snapshot(self._equipment.store, found.newest)
         except (CorruptData, NotFound, UnsupportedFormat):
             return found
-        return replace(found, snapshots=(*found.snapshots[:-1], replace(found.newest, appended_ms=appended_ms)))
+        if opened.cluster_id not in (None, cluster_id):
+            raise ForeignOwner(f"{found.newest.key} is a snapshot of cluster {opened.cluster_id}, and this is {cluster_id}")
+        return replace(found, snapshots=(*found.snapshots[:-1], replace(opened.listed, appended_ms=opened.state.appended_ms)))
 
     def collect(self) -> int:
-        """Delete snapshots that are not listed any more, or never were; how many. One with a greater number than the newest may be about to
-        be listed. What no list here ever dropped stays for a lease after it was first seen, as the list may be an older one, put back.
+        """Drop snapshots whose time is over, and delete those that are not listed any more, or never were; how many. One with a greater
+        number than the newest may be about to be listed. All others stay for a lease after this agent first saw that no list has them:
+        readers may have begun, and the list may be an older one, put back.
         Raises what the store raises, and CorruptData for a damaged list."""
         self._settled = False  # the list may have been lost meanwhile
-        listed = self._equipment.repository.load_snapshots()
+        listed = self._pruned()
         if listed is None:
             return 0
-        now_ms, now_s, gone = self._clock.now_ms(), self._clock.monotonic_s(), 0
+        now_s, gone = self._clock.monotonic_s(), 0
         dropped = {(each.number, each.uid) for each in listed.dropped}
         unlisted: dict[keys.SnapshotName, float] = {}
         for name, info in snapshot_objects(self._equipment.store):
-            if name.number > listed.newest.number or listed.refers_to(name, now_ms):
+            if name.number > listed.newest.number or listed.refers_to(name):
                 continue
             since_s = self._unlisted_s.get(name, now_s)
-            if (name.number, name.uid) in dropped or now_s - since_s >= LEASE_MS / 1000:
+            if now_s - since_s >= LEASE_MS / 1000:
                 self._equipment.store.delete(info.key)
                 gone += 1
             else:
                 unlisted[name] = since_s
-        if unlisted.keys() - self._unlisted_s:
-            log.warning("cluster_snapshots_unlisted", objects=len(unlisted), number=max(name.number for name in unlisted))
+        lost = [name for name in unlisted.keys() - self._unlisted_s.keys() if (name.number, name.uid) not in dropped]
+        if lost:
+            log.warning("cluster_snapshots_unlisted", objects=len(lost), number=max(name.number for name in lost))
         self._unlisted_s = unlisted
         if gone:
             log.info("cluster_snapshots_deleted", objects=gone)
         return gone
+
+    def _pruned(self) -> ClusterList | None:
+        """The list, without what its time is over. A clock that is ahead drops nothing: an age is believed when the clocks of the agent, of
+        the store and of the controller agree that it is so high."""
+        repository, settings = self._equipment.repository, self._equipment.settings()
+        retention_ms = None if settings.retention_s is None else settings.retention_s * 1000
+        listed = repository.load_snapshots()
+        if listed is None or listed.cluster_id != self._equipment.cluster_id():
+            return listed
+        now_ms = self._now_ms()
+        ages_ms = {each.name: now_ms - each.taken_ms for each in listed.snapshots}
+        if len(kept_snapshots(listed.snapshots, ages_ms, retention_ms=retention_ms)) == len(listed.snapshots):
+            return listed
+        repository.change_snapshots(lambda seen: seen and replace(seen))  # written again: its time is what the store's clock says now
+        seen_ms = self._ages_by_others(listed)
+        ages_ms = {name: min(age_ms, seen_ms.get(name, 0)) for name, age_ms in ages_ms.items()}
+        kept = {each.name for each in kept_snapshots(listed.snapshots, ages_ms, retention_ms=retention_ms)}
+        known = {each.name for each in listed.snapshots}
+
+        def decide(seen: ClusterList | None) -> ClusterList | None:
+            if seen is None:
+                return None
+            after = seen.only({each.name for each in seen.snapshots if each.name in kept or each.name not in known}, now_ms=now_ms)
+            return after if len(after.snapshots) < len(seen.snapshots) else None
+
+        return repository.change_snapshots(decide)
+
+    def _now_ms(self) -> int:
+        """By the wall clock, without what it was put ahead since this agent began."""
+        return min(self._clock.now_ms(), int(self._clock.monotonic_s() * 1000) + self._ahead_ms)
+
+    def _ages_by_others(self, listed: ClusterList) -> Mapping[keys.SnapshotName, int]:
+        """How old snapshots are by the store's clock and, where its log says so, the controller's. Objects that are gone are not known."""
+        store = self._equipment.store
+        written = {info.key: info.modified_ms for info in store.list(keys.CLUSTER)}
+        state = self._equipment.metadata()
+        ages_ms: dict[keys.SnapshotName, int] = {}
+        for each in listed.snapshots:
+            if each.key in written and keys.CLUSTER_LIST in written:
+                ages_ms[each.name] = written[keys.CLUSTER_LIST] - written[each.key]
+                if state is not None and state.appended_ms and each.appended_ms:
+                    ages_ms[each.name] = min(ages_ms[each.name], max(0, state.appended_ms - each.appended_ms))
+        return ages_ms
 
 
 def _kind(api_key: int) -> str:

@@ -4,7 +4,11 @@ from dataclasses import dataclass
 from enum import Enum
 
 from headwater_core.errors import UsageError
-from headwater_core.layouts import LAYOUT_NAMES
+from headwater_core.layouts import LAYOUT_NAMES, Offloader, open_layout
+from headwater_core.layouts.chunks import CHUNK_BYTES, Variant
+from headwater_core.layouts.chunks.chunk_handle import COMMIT_BYTES
+from headwater_core.layouts.chunks.chunks_layout import SENDERS, ChunksLayout
+from headwater_core.layouts.chunks.upload_pool import POOL_BYTES
 
 UPLOAD_BYTES_PER_S_MIN = 1 << 20  # with less, 64 uploads in turn would let a server wait for longer than the 20 s after which S3 gives up
 
@@ -12,6 +16,7 @@ DAY_S = 24 * 3600
 GC_INTERVAL_S_MIN = 60  # a round lists what it looks at
 SNAPSHOT_INTERVAL_S_MIN = 60
 MERGE_BYTES_MIN = 4 << 10
+CHUNK_BYTES_MIN, CHUNK_BYTES_MAX = 4 << 10, 64 << 20  # a chunk is held while it is sent
 OFFLOAD_BUFFER_BYTES_MIN = 1 << 20
 FOLLOW_S_MIN, FOLLOW_S_MAX = 0.5, 10.0
 MERGE_BYTES_MAX = 1 << 30  # a merge takes that much room in the data directory
@@ -52,15 +57,27 @@ class ArchivalConfig:
                     their own
     offload_buffer_bytes  memory for what streaming offload has taken and not sent yet, of all partitions together; when it is full
                     nothing is taken, and the log is read later
-    max_segment_bytes  an object of streaming offload is closed when it has so many
+    max_segment_bytes  an object of streaming offload is closed when it has so many; in the layout "chunks", append variant, no segment
+                    gets longer, but one of a single run
     max_segment_age_s  or when it was begun so long ago
     layout          how new runs lie in objects: "segment", a run as Kafka wrote it and its index beside it; "blocks", one object with
-                    both; "streaming", that of offload = "streaming" alone. What is archived already stays as it is
+                    both; "chunks", RocketMQ's chunk objects, which become one when a segment is full; "streaming", that of offload =
+                    "streaming" alone. What is archived already stays as it is
+    chunk_variant   of "chunks": "append", an object for each run, of which several make a segment; "fixed", objects of one size, and a run
+                    is a segment
+    chunk_bytes     of the fixed variant: how long its chunks are, but a segment's last
+    chunks_in_flight  of the fixed variant: so many of one run are sent at once
+    chunk_commit_bytes  streaming offload in the layout "chunks": a queue's buffer becomes chunks when it has so many
+    chunk_commit_age_s  or when its first byte has waited so long
+    chunk_pool_bytes  of all queues' buffers together: with so many the largest become chunks, until half of it is left. The bytes lie
+                    in the log meanwhile, not in memory
     release         delete locally what is archived: in a directory that we own, or at the broker beside us, by request; None:
                     in a directory that we own only
     begin_anew_epoch  consent: a log that begins in this leader epoch or an older one may supersede an archive that it shares
                     nothing with
     stale_keys_below  consent: keys whose deletion the log has forgotten below this offset may stay in the archive
+    recover_from    the key of a topic manifest: an agent over an owned log directory without this topic downloads it, once; of one topic by
+                    its name alone
     merge_bytes     small neighbours become objects of up to this size; 0: they stay as they are
     merge_after_s   look for some so long after something was archived
     min_saved_percent  a compacted topic's archive is replaced by what its log has become when that saves so much of its bytes at least;
@@ -84,6 +101,12 @@ class ArchivalConfig:
     max_segment_bytes: int = 1 << 30  # as Pulsar's brokers have it
     max_segment_age_s: int = 600  # likewise
     layout: str = "segment"
+    chunk_variant: Variant = Variant.APPEND
+    chunk_bytes: int = CHUNK_BYTES
+    chunks_in_flight: int = SENDERS
+    chunk_commit_bytes: int = COMMIT_BYTES
+    chunk_commit_age_s: float = 30.0
+    chunk_pool_bytes: int = POOL_BYTES
     release: bool | None = None
     merge_bytes: int = 64 << 20  # four chunks of a reader's read-ahead; uploaded in a few seconds, so that archiving waits for no merge
     merge_after_s: int = 3600
@@ -91,6 +114,7 @@ class ArchivalConfig:
     rescan_s: int = 30
     begin_anew_epoch: int | None = None
     stale_keys_below: int | None = None
+    recover_from: str | None = None
     uploads_in_flight: int = 4  # enough to keep a store busy with small segments, few enough to bound memory
     upload_bytes_per_s: int | None = None
     retention_s: int | None = None
@@ -110,6 +134,17 @@ class ArchivalConfig:
         for name, most in (("max_segment_bytes", self.max_segment_bytes), ("max_segment_age", self.max_segment_age_s)):
             if most < 1:
                 raise UsageError(f"archival.{name} is {most}; at least 1")
+        if not CHUNK_BYTES_MIN <= self.chunk_bytes <= CHUNK_BYTES_MAX:
+            raise UsageError(f"archival.chunk_bytes is {self.chunk_bytes}; {CHUNK_BYTES_MIN} to {CHUNK_BYTES_MAX}")
+        if not CHUNK_BYTES_MIN <= self.chunk_commit_bytes <= CHUNK_BYTES_MAX:
+            raise UsageError(f"archival.chunk_commit_bytes is {self.chunk_commit_bytes}; {CHUNK_BYTES_MIN} to {CHUNK_BYTES_MAX}")
+        if self.chunk_commit_age_s <= 0 or self.chunk_pool_bytes < CHUNK_BYTES_MIN:
+            raise UsageError(
+                f"archival: chunk_commit_age {self.chunk_commit_age_s:g} s, chunk_pool_bytes {self.chunk_pool_bytes}; more than 0 s, and "
+                f"at least {CHUNK_BYTES_MIN}"
+            )
+        if not 1 <= self.chunks_in_flight <= 64:
+            raise UsageError(f"archival.chunks_in_flight is {self.chunks_in_flight}; 1 to 64")
         if self.offload_buffer_bytes < OFFLOAD_BUFFER_BYTES_MIN:
             raise UsageError(f"archival.offload_buffer_bytes is {self.offload_buffer_bytes}; at least {OFFLOAD_BUFFER_BYTES_MIN}")
         for name, consent in (("begin_anew_epoch", self.begin_anew_epoch), ("stale_keys_below", self.stale_keys_below)):
@@ -147,6 +182,13 @@ class ArchivalConfig:
         return "segment" if self.layout == "streaming" else self.layout
 
     @property
+    def offloader(self) -> Offloader:
+        """What writes such runs."""
+        if self.run_layout != ChunksLayout.name:
+            return open_layout(self.run_layout)
+        return ChunksLayout(self.chunk_variant, self.chunk_bytes, segment_bytes=self.max_segment_bytes, senders=self.chunks_in_flight)
+
+    @property
     def follow_s(self) -> float:
         """So often what is committed is taken, where it is archived while it is written: a tenth of its age may pass unseen."""
         return min(self.idle_follow_s, FOLLOW_S_MAX)
@@ -154,14 +196,15 @@ class ArchivalConfig:
     @property
     def idle_follow_s(self) -> float:
         """The same while nothing of it is open: there may be thousands of them."""
-        return max(self.max_segment_age_s / 10, FOLLOW_S_MIN)
+        age_s = self.max_segment_age_s if self.layout != ChunksLayout.name else min(self.max_segment_age_s, 3 * self.chunk_commit_age_s)
+        return max(age_s / 10, FOLLOW_S_MIN)
 
     def check_layout(self, *, is_set: bool) -> None:
         """Raises UsageError for a layout that does not go with the offload: streaming has its own, and is the only one that has it.
         is_set: the layout is not the default"""
-        if self.offload is OffloadMode.STREAMING and is_set and self.layout != "streaming":
+        if self.offload is OffloadMode.STREAMING and is_set and self.layout not in ("streaming", ChunksLayout.name):
             raise UsageError(
-                f'offload = "streaming" has a layout of its own: leave layout = "{self.layout}" out, or set layout = "streaming"'
+                f'offload = "streaming" has a layout of its own: leave layout = "{self.layout}" out, or set "streaming" or "chunks"'
             )
         if self.offload is OffloadMode.PER_SEGMENT and self.layout == "streaming":
             raise UsageError('layout = "streaming" is that of offload = "streaming": set that, and leave the layout out')

@@ -88,13 +88,14 @@ def explain(
     policy, origin = bounded(policy, log, now_ms), origin or WatermarkOrigin(WatermarkSource.CHECKPOINT, None)
     blocked = _blocked(log, head, policy, now_ms, turn, trouble)
     tail = _tail(head, policy, tail_age_ms, now_ms, turn)
-    if policy.stream is not None and not log.topic_policy_proves_compaction:
+    if policy.follows and not log.topic_policy_proves_compaction:
         tail = _in_turn(turn)  # it goes before its segment is sealed
-    blocked_stream = blocked or _streamed(stream, policy, tail_age_ms, now_ms)
+    streamed = _streamed(stream, policy, tail_age_ms, now_ms) or _in_turn(turn)
     ranges: list[Unarchived] = []
     for stretch in _stretches(log, head, (stream.base_offset, stream.next_offset) if stream is not None else ()):
         is_taken = stream is not None and stream.base_offset <= stretch.first and stretch.end <= stream.next_offset
-        why = stretch.damage or _why(stretch, log, blocked_stream if is_taken else blocked, policy.bound, tail, turn, origin)
+        blocks = blocked or (streamed if is_taken else None)
+        why = stretch.damage or _why(stretch, log, blocks, policy.bound, tail, turn, origin)
         last = ranges[-1] if ranges else None
         if last and last.why == why:
             start, size_bytes = ranges.pop().base_offset, last.size_bytes + stretch.size_bytes
@@ -169,11 +170,12 @@ def _blocked(log: LocalLog, head: Head | None, policy: Policy, now_ms: int, turn
 
 def _streamed(stream: OpenStream | None, policy: Policy, tail_age_ms: int, now_ms: int) -> Why | None:
     """For what streaming offload has taken; None where its object is closed now."""
-    if stream is None or policy.stream is None:
+    limits = policy.stream_limits
+    if stream is None or limits is None:
         return None
-    reason = stream.waits_for(policy.stream, tail_age_ms)
+    reason = stream.waits_for(limits, tail_age_ms)
     since_ms = now_ms - tail_age_ms
-    return Why("open-stream", reason, since_ms, since_ms + policy.stream.age_ms) if reason else None
+    return Why("open-stream", reason, since_ms, since_ms + limits.age_ms) if reason else None
 
 
 def _tail(head: Head | None, policy: Policy, tail_age_ms: int, now_ms: int, turn: Turn | None) -> Why:

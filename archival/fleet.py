@@ -45,7 +45,7 @@ from headwater_core.clock import Clock
 from headwater_core.control.control_log import ControlLog
 from headwater_core.errors import Fenced, HeadwaterError, NotFound, TransientError, UploadStopped
 from headwater_core.files import error_kind
-from headwater_core.layouts import open_layout
+from headwater_core.layouts.chunks.upload_pool import UploadPool
 from headwater_core.layouts.streaming import OffloadBudget
 from headwater_core.objectstore.store import ObjectStore, UnfinishedUpload
 from headwater_core.partition import PartitionId, TopicPartition
@@ -246,6 +246,7 @@ class ArchiverFleet:
         self.tails = Tails(equipment.data_dir / "tails.json", equipment.clock)
         self._looks = CleanerLooks(equipment.data_dir / "cleaners.json", equipment.clock)
         self._budget = OffloadBudget(self.settings().offload_buffer_bytes)
+        self.pool = UploadPool(self.settings().chunk_pool_bytes)
         self._shared = ArchiverEquipment(
             logs=self.logs,
             store=equipment.store,
@@ -259,6 +260,7 @@ class ArchiverFleet:
             open_segment=equipment.open_segment,
             runs_max=equipment.runs_max,
             budget=self._budget,
+            pool=self.pool,
             spool=lambda: cast(BinaryIO, TemporaryFile(dir=equipment.data_dir)),  # noqa: SIM115  a merge closes it
         )
         self._sightings = Sightings(equipment.data_dir / "sightings", equipment.clock)
@@ -314,6 +316,21 @@ class ArchiverFleet:
         archiver = member.archiver if member is not None else None
         return archiver.open_stream if archiver is not None else None
 
+    def held_to(self, place: TopicPartition) -> int:
+        """The offset after what streaming offload has taken of `place` and not listed yet; 0 where that is nothing."""
+        identity = self._members.identity(place)
+        stream = self.open_stream(identity) if identity is not None else None
+        return stream.next_offset if stream is not None else 0
+
+    @property
+    def offload_buffer(self) -> OffloadBudget:
+        """What streaming offload has taken and not sent, of all partitions together."""
+        return self._budget
+
+    def end_streams(self, within_s: float) -> list[PartitionId]:
+        """See Members.end_streams. To be called when all steps have ended."""
+        return self._members.end_streams(within_s)
+
     def policy(self, place: TopicPartition, policy_for: PolicyFor) -> Policy:
         """What may be archived of `place` now. Raises what reading the pauses raises."""
         policy = policy_for(self.settings_for(place.topic))
@@ -334,7 +351,10 @@ class ArchiverFleet:
             return
         self._trigger_states[topic] = now
         if problem:
-            _log.warning("trigger_not_applied", topic=topic, reason=problem, consequence="what is sealed is archived at once")
+            consequence = (
+                "what is sealed is archived at once" if policy.stream is None else "what is committed is archived while it is written"
+            )
+            _log.warning("trigger_not_applied", topic=topic, reason=problem, consequence=consequence)
         elif unknown:
             reason = f"{unknown}, and nothing says what that is: name the broker's file in log.server_properties"
             _log.warning("local_retention_unknown", topic=topic, reason=reason)
@@ -499,9 +519,13 @@ class ArchiverFleet:
         if member.archiver is not None and member.archiver.is_streaming:
             return settings.follow_s
         policy = self.policy(log.partition.topic_partition, policy_for)
-        if policy.stream is not None and not (policy.off or log.topic_policy_proves_compaction or isinstance(archiving_role(log), Standby)):
+        if policy.stream is not None:
+            policy = bounded(policy, log, self.clock.now_ms())
+        if policy.follows and not (policy.off or log.topic_policy_proves_compaction or isinstance(archiving_role(log), Standby)):
             is_behind = (log.high_watermark or 0) > (member.last_offset if member.last_offset is not None else -1) + 1
-            return settings.follow_s if is_behind else settings.idle_follow_s
+            if is_behind:
+                return settings.follow_s
+            return settings.idle_follow_s if settings.idle_follow_s < settings.rescan_s else None  # that comes first, and costs nothing
         if self.broker_logs is None or not awaits_commit(log):
             member.commit_waits = 0
             return None
@@ -771,7 +795,7 @@ class ArchiverFleet:
 
     def unfinished_uploads(self) -> Iterator[UnfinishedUpload]:
         """Of the bucket's data objects. Raises what the store raises."""
-        return chain.from_iterable(map(self._equipment.store.unfinished, keys.ROOTS))
+        return chain.from_iterable(map(self._equipment.store.unfinished, keys.ALL_ROOTS))
 
     def abort(self, upload: UnfinishedUpload) -> None:
         """Raises what the store raises."""
@@ -847,7 +871,7 @@ class ArchiverFleet:
         return log.start_offset if log.partition == partition else None
 
     def _new_archiver(self, partition: PartitionId) -> PartitionArchiver:
-        return PartitionArchiver(partition, self._shared, open_layout(self.settings_for(partition.topic).run_layout))
+        return PartitionArchiver(partition, self._shared, self.settings_for(partition.topic).offloader)
 
 
 def _known_head(member: Member, now_s: float) -> KnownHead | None:

@@ -3,6 +3,7 @@
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -12,9 +13,11 @@ from archival.partition.archiver import PartitionArchiver
 from archival.rest import Rest
 from headwater_core.partition import PartitionId, TopicPartition
 from headwater_core.segments.local_log import Glimpse
+from headwater_core.threads import DaemonThreads
 
 RESTING_MAX = 500  # archivers without work that keep their heads, for partitions that are rolled often
 RESTING_BYTES_MAX = 4 << 20  # of the same, as compressed documents; decoded they take some ten times that
+ENDED_AT_ONCE = 16  # requests for a thousand open objects take seconds so
 
 
 @dataclass(slots=True)
@@ -170,6 +173,19 @@ class Members:
         _give_up(dropped)
         return present
 
+    def end_streams(self, within_s: float) -> list[PartitionId]:
+        """Have all archivers drop the objects that they hold open, several at a time. Those of which the store keeps what was sent: it
+        refused to drop it, or did not answer within `within_s` seconds, or a disk holds up the archiver's step for as long."""
+        with self._lock:
+            open_ones = {
+                each: member.archiver for each, member in self._members.items() if member.archiver and member.archiver.is_streaming
+            }
+        threads = DaemonThreads(ENDED_AT_ONCE, "end-streams")
+        ends = {threads.submit(archiver.end): partition for partition, archiver in open_ones.items()}
+        late = wait(ends, within_s).not_done
+        threads.shutdown(wait=False, cancel_futures=True)
+        return sorted(partition for end, partition in ends.items() if end in late or not end.result())
+
     def _hold(self, partition: PartitionId) -> None:
         """It must not be dropped. The caller has the lock."""
         archiver = self._resting.pop(partition, None)
@@ -177,7 +193,7 @@ class Members:
 
     def _let_rest(self, partition: PartitionId, archiver: PartitionArchiver) -> None:
         """It may be dropped, and those that have rested longest are, beyond the limits; not while an object is open, which would have to be
-        begun anew. The caller has the lock."""
+        begun again. The caller has the lock."""
         self._hold(partition)
         if archiver.is_streaming:
             return

@@ -11,7 +11,7 @@ from archival.plan.replacement import irreplaceable
 from archival.plan.role import Standby, archiving_role
 from archival.plan.step_plan import may_be_empty, next_steps
 from archival.plan.steps import Follow, Idle, Stop, Upload
-from archival.plan.stream_plan import OpenStream
+from archival.plan.stream_plan import NO_ROOM, OpenStream
 from archival.watermark import WatermarkOrigin, WatermarkSource
 from headwater_core.errors import HeadwaterError, TransientError
 from headwater_core.partition import PartitionId, TopicPartition
@@ -57,6 +57,7 @@ class PartitionStatus:
     released_bytes  how much that was
     release_reason  why it was not more; "" where nothing is released, or nothing was tried yet
     trigger_trouble  why a trigger that is set for it is not applied; "" where none is, or it is
+    stream_trouble  why streaming offload takes nothing more of it for now; "" where it does, or it is not streamed
     known_age_s  how long ago the bucket last said what this line says of the archive; 0 when it was read just now
     store_try_ms  when the agent tries the store again, which it leaves alone until then; None while the store answers
     high_watermark_source  who says how far the log is committed: `broker` (its own answer), `checkpoint` (the file that it writes); ""
@@ -82,6 +83,7 @@ class PartitionStatus:
     released_bytes: int = 0
     release_reason: str = ""
     trigger_trouble: str = ""
+    stream_trouble: str = ""
     store_try_ms: int | None = None
     high_watermark_source: str = ""
     high_watermark_age_s: float | None = None
@@ -171,6 +173,7 @@ def status_of(
         state=state,
         reason=reason,
         trigger_trouble=misfit(policy.triggers, LocalRetention.of(log)) if log else "",
+        stream_trouble=NO_ROOM if stream is not None and stream.lacks_room else "",
         high_watermark_source=origin.source.value if log and log.high_watermark is not None else "",
         high_watermark_age_s=origin.age_s if log and log.high_watermark is not None else None,
     )
@@ -196,7 +199,8 @@ def _state(
         return "standby", acting.reason
     if head and isinstance(found := verdict(log.epochs, acting.leader_epoch, head), Behind):
         return "behind", found.reason
-    steps = next_steps(log, head, writer=head.writer if head else "", policy=policy, tail_age_ms=tail_age_ms)
+    held_to = stream.next_offset if stream is not None else 0
+    steps = next_steps(log, head, writer=head.writer if head else "", policy=policy, tail_age_ms=tail_age_ms, held_to=held_to)
     step = next(each for each in steps if not may_be_empty(each))
     done = head is not None and lag is not None and lag.size_bytes == 0
     if done and isinstance(step, Upload) and step.refills is None:  # offsets without a batch: the step will find that out
@@ -207,8 +211,9 @@ def _state(
         return ("archived", _caught_up(origin) if log.leadership else step.reason) if done else ("waiting", step.reason)
     if isinstance(step, Stop):
         return "stopped", str(step.error)
-    if isinstance(step, Follow) and stream is not None and policy.stream is not None and stream.next_offset >= step.end:
-        reason = stream.waits_for(policy.stream, tail_age_ms)
+    limits = policy.stream_limits
+    if isinstance(step, Follow) and stream is not None and limits is not None and stream.next_offset >= step.end:
+        reason = stream.waits_for(limits, tail_age_ms)
         return ("waiting", reason) if reason else ("due", "an open stream is closed next")
     return "due", f"{type(step).__name__.lower()} comes next"
 

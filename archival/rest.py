@@ -74,7 +74,7 @@ class Rest:
         committed = log.high_watermark or 0
         if committed < self.high_watermark:
             return False
-        if policy.stream is not None:
+        if policy.follows:
             return committed <= self.next_offset
         if committed > self.next_offset:
             _, end = next(log.segments_from(max(self.next_offset, log.start_offset)))

@@ -6,7 +6,7 @@ half of the interval, as a look at each of ten thousand partitions would else be
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
 import structlog
@@ -17,7 +17,7 @@ from archival.fleet import ArchiverFleet
 from headwater_core.errors import Fenced, HeadwaterError, TransientError
 from headwater_core.objectstore.store import UnfinishedUpload
 from headwater_core.partition import PartitionId
-from manifests import keys
+from manifests import chunk_keys, keys
 
 ABANDONED_S = 3600.0  # a file of a directory store that nobody writes to any more
 FIRST_S = 600.0  # after a start: archiving comes first
@@ -60,7 +60,7 @@ class Upkeep:
         for partition, version in held:
             if stop.is_set():
                 return
-            begun = uploads.get(keys.data_prefix(partition), ())
+            begun = uploads_of(uploads, partition)
             settings = settings_digest(self._fleet.settings_for(partition.topic))  # what changes during the look makes the next one due
             look, now_ms = self._looks.get(partition), self._clock.now_ms()
             if self._fleet.take_worked_on(partition):
@@ -95,10 +95,22 @@ def unfinished_by_prefix(fleet: ArchiverFleet) -> dict[str, list[UnfinishedUploa
     found: dict[str, list[UnfinishedUpload]] = {}
     for upload in fleet.unfinished_uploads():
         if upload.key:
-            found.setdefault(keys.home(upload.key), []).append(upload)
+            chunk = chunk_keys.parse(upload.key)
+            place = keys.home(upload.key) if chunk is None else _shared_prefix(chunk.topic, chunk.partition)
+            found.setdefault(place, []).append(upload)
         elif upload.begun_ms <= fleet.clock.now_ms() - ABANDONED_S * 1000:
             fleet.abort(upload)
     return found
+
+
+def uploads_of(found: Mapping[str, Sequence[UnfinishedUpload]], partition: PartitionId) -> list[UnfinishedUpload]:
+    """Those of `unfinished_by_prefix` that are a partition's, or may be: below chunks/ no key says of which incarnation it is."""
+    shared = found.get(_shared_prefix(partition.topic, partition.partition), ())
+    return [*found.get(keys.data_prefix(partition), ()), *shared]
+
+
+def _shared_prefix(topic: str, partition: int) -> str:
+    return f"{chunk_keys.CHUNKS}{topic}/{partition}"
 
 
 def _report(partition: PartitionId, error: HeadwaterError) -> None:

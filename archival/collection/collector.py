@@ -6,7 +6,8 @@ there is something of the head's own fence, the fence is raised first, by a comm
 An orphan is deleted when it has been seen as one for the reader lease, which begins after the commit that let it go.
 
 Whatever is not known for sure keeps everything of the partition: a page that is missing or damaged, a head of a newer version, a listing
-that failed, a head that another agent holds.
+that failed, a head that another agent holds. Below chunks/ that goes for the heads of all incarnations of the topic's name, and only what
+none of them lists, or may list yet, is an orphan.
 """
 
 import math
@@ -16,7 +17,7 @@ from dataclasses import dataclass, replace
 import structlog
 from msgspec.structs import replace as with_fields
 
-from archival.collection.orphans import StoredObject, listed_uids, packed, stored_objects
+from archival.collection.orphans import StoredObject, stored_objects
 from archival.collection.sightings import Seen, Sightings
 from archival.config import ArchivalConfig
 from archival.partition.archiver import PartitionArchiver
@@ -26,9 +27,11 @@ from headwater_core.clock import Clock
 from headwater_core.errors import Fenced, HeadwaterError, NotFound
 from headwater_core.objectstore.store import ObjectStore, UnfinishedUpload
 from headwater_core.partition import PartitionId
-from manifests import keys
+from manifests import chunk_keys, keys
 from manifests.entry import FENCE_MAX, Entry
 from manifests.head import Head, check_writable
+from manifests.namesakes import Namesakes, listed_uids, next_fence, packed
+from manifests.repository import ManifestRepository
 
 MILESTONES = ("collect.listed", "collect.committed", "collect.remembered", "collect.deleted")
 """The points that a collection passes, in order; the last one after each deletion."""
@@ -128,11 +131,19 @@ class Collector:
         for each in stored_objects(self._store, head):
             if each.key in wanted:
                 finished.add(each.key)
-            if packed(each.uid) not in listed:
+            if not _is_listed(each, listed):
                 unlisted.append(each)
+        namesakes = Namesakes(ManifestRepository(self._store), partition)
+        unlisted = [each for each in unlisted if not (each.is_shared and any(namesakes.may_have(name, each.fence) for name in each.names))]
+        begun = [
+            each for each in begun if not (each.key.startswith(chunk_keys.CHUNKS) and namesakes.may_have(_uid(each), _fence(each, ())))
+        ]
         milestones.reached("collect.listed")
         fences = {*(each.fence for each in unlisted), *(_fence(each, finished) for each in begun)}
-        is_left = abandoned is not None and abandoned in {*(each.uid for each in unlisted), *(_uid(each) for each in begun)}
+        is_left = abandoned is not None and abandoned in {
+            *(name for each in unlisted for name in each.names),
+            *(_uid(each) for each in begun),
+        }
         done = Collected(
             partition=partition,
             start_offset=after.start_offset,
@@ -147,7 +158,10 @@ class Collector:
         if after is not head or head.fence in fences or is_left:
             listed = listed_uids(head)  # as long as it is not committed that what was abandoned has failed, it is listed
             removed += self._delete(partition, _orphans(unlisted, listed, head), settings, stop)  # a full disk has no room for a commit
-            before, head = head, archiver.amend(lambda held: with_fields(successor(held), fence=held.fence + 1), discards=discards)
+            before, head = (
+                head,
+                archiver.amend(lambda held: with_fields(successor(held), fence=next_fence(held, namesakes)), discards=discards),
+            )
             milestones.reached("collect.committed")
             done = replace(done, start_offset=head.start_offset, version=before.version + 1, committed=True)
             if done.trimmed_entries or done.forgotten_entries or head.start_offset != before.start_offset:
@@ -237,7 +251,11 @@ def _name(superseded: Entry) -> str:
 
 def _orphans(stored: Sequence[StoredObject], listed: Collection[bytes], head: Head) -> list[StoredObject]:
     """What `head`, which lists `listed`, does not list, and no head after it will."""
-    return [each for each in stored if each.fence < head.fence and packed(each.uid) not in listed]
+    return [each for each in stored if each.fence < head.fence and not _is_listed(each, listed)]
+
+
+def _is_listed(stored: StoredObject, listed: Collection[bytes]) -> bool:
+    return any(packed(name) in listed for name in stored.names)
 
 
 def _fence(upload: UnfinishedUpload, finished: Collection[str]) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from dataclasses import replace as dataclass_replace
 from itertools import chain
 from tempfile import TemporaryFile
+from typing import TypedDict
 
 import structlog
 from msgspec.structs import replace
@@ -17,6 +18,7 @@ from archival.partition.entry_reader import ArchivedEntries
 from archival.partition.held_head import HeldHead
 from archival.partition.looks import CleanerLooks
 from archival.partition.merger import Merger, Spool
+from archival.partition.run_names import ChunkNames, UniqueNames, names_for
 from archival.partition.run_transfer import RunTransfer, ScannedRun
 from archival.partition.source import LocalLogs, OpenSegment, PartitionSource, open_segment
 from archival.partition.streams import PartitionStreams
@@ -24,6 +26,7 @@ from archival.partition.tails import Tails
 from archival.partition.topics import TopicRecords
 from archival.partition.uploads import Uploads
 from archival.plan.cleaner import clean_under, clean_with, displaced_by, is_clean
+from archival.plan.consolidation_plan import open_from, plan_consolidation
 from archival.plan.entries import with_gap
 from archival.plan.lineage import CutAt
 from archival.plan.merge_plan import plan_merge, with_merged
@@ -41,6 +44,7 @@ from headwater_core.errors import (
     ManifestChanged,
     NeedsReplacement,
     NotFound,
+    PlaceTaken,
     SourceChanged,
     SuspectedGap,
     TransientError,
@@ -48,13 +52,16 @@ from headwater_core.errors import (
     UnsupportedFormat,
 )
 from headwater_core.files import disk_errors
-from headwater_core.layouts import Offloader
+from headwater_core.layouts import Offloader, open_layout
+from headwater_core.layouts.chunks.upload_pool import UploadPool
 from headwater_core.layouts.streaming import OffloadBudget
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId
 from headwater_core.segments.local_log import LocalLog
+from manifests import chunk_keys
 from manifests.entry import Entry
-from manifests.head import Head, check_writable
+from manifests.head import Head, check_writable, may_have_chunks, with_chunks
+from manifests.namesakes import Namesakes, next_fence
 from manifests.repository import CommitLost, ManifestRepository
 
 MILESTONES = (
@@ -79,8 +86,8 @@ class Outcome:
     """What one step did.
 
     action  "idle", "claimed", "archived", "refilled", "gap", "cut", "revived", "replaced", "reread" (a run that is to replace
-            what is live, with others), "assigned" (the name of an object that will be written while it fills), or "outrun" when
-            another commit came first
+            what is live, with others), "assigned" (the name of an object that will be written while it fills, or a fence under which
+            names are free), or "outrun" when another commit came first
     reason  why nothing was done, or is left to do, for people
     entry   what the step made live
     before  what it made live before that, in the same commit
@@ -97,6 +104,8 @@ class Outcome:
     def progressed(self) -> bool:
         return self.action != "idle"
 
+
+_UPLOADING = (CutEntries, Replace, Revive, Upload)  # these may make objects whose names follow from the fence
 
 _OUTRUN = Outcome(action="outrun", reason="the control log knows of a newer commit")
 
@@ -121,6 +130,13 @@ class MergeOutcome:
     reason: str = ""
 
 
+class _ChunksToMerge(TypedDict, total=False):
+    """See plan_merge."""
+
+    also: tuple[str, ...]
+    until: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiverEquipment:
     """What an archiver works with; those of one agent share it.
@@ -130,6 +146,7 @@ class ArchiverEquipment:
     runs_max  how many small sealed segments, one after the other, one commit may list
     spool    where a merge gathers bytes
     budget   memory for what streams have taken and not sent, of all partitions together
+    pool     what of that is to become chunks
     """
 
     logs: LocalLogs
@@ -145,6 +162,7 @@ class ArchiverEquipment:
     runs_max: int = 1
     spool: Spool = TemporaryFile
     budget: OffloadBudget = field(default_factory=lambda: OffloadBudget(256 << 20))
+    pool: UploadPool = field(default_factory=UploadPool)
 
 
 class PartitionArchiver:
@@ -159,15 +177,20 @@ class PartitionArchiver:
         self._writer, self._announcer, self._topics = equipment.writer, equipment.announcer, equipment.topics
         self._tails, self._looks, self._runs_max = equipment.tails, equipment.looks, equipment.runs_max
         self._held = HeldHead(partition, equipment.repository)
+        self._repository = equipment.repository
         self._source = PartitionSource(partition, equipment.logs, equipment.looks, equipment.open_segment)
         archived = ArchivedEntries(equipment.store)
+        self._names = names_for(partition, offloader, equipment.writer, equipment.new_uid)
+        self._chunk_names = self._names if isinstance(self._names, ChunkNames) else None
         self._layout = offloader.name
         self._streams = PartitionStreams(partition, equipment, archived)
-        self._uploads = Uploads(partition, equipment.store, offloader, equipment.new_uid)
+        self._uploads = Uploads(partition, equipment.store, offloader, self._names)
         self._branches = Branches(archived, self._uploads)
         self._runs = RunTransfer(self._source, self._looks, archived, self._uploads, self._branches)
-        self._merge_uploads = Uploads(partition, equipment.store, offloader, equipment.new_uid)
+        merged = offloader if self._chunk_names is None else open_layout("segment")  # any chunks, of whatever segments
+        self._merge_uploads = Uploads(partition, equipment.store, merged, UniqueNames(partition, merged.name, equipment.new_uid))
         self._merger = Merger(self._source, archived, self._merge_uploads, equipment.spool)
+        self._unconsolidated_to = 0  # before this offset are segments that cannot be consolidated
         self._draft: Draft | None = None
         self._saves = True  # may what is archived be replaced because compaction has made the log smaller?
         self._in_vain = 0  # how often what compaction went past was replaced since something was archived after it
@@ -207,6 +230,8 @@ class PartitionArchiver:
                 elif self._looks.is_due(log):
                     self._source.look()  # the caller's look may have waited long for the lock
                 return self._step(policy, log)
+            except PlaceTaken as error:
+                return self._take_fence(str(error))
             except CommitLost as error:
                 return Outcome(action="outrun", reason=str(error))
             except CorruptData as error:
@@ -235,7 +260,7 @@ class PartitionArchiver:
 
     @property
     def is_streaming(self) -> bool:
-        """Does it hold an open object? Another archiver of this partition would begin anew."""
+        """Does it hold an open object? Another archiver of this partition would begin it again."""
         return self._streams.held_to > 0
 
     def abandoned(self, head: Head) -> str | None:
@@ -248,10 +273,15 @@ class PartitionArchiver:
         with self.lock:
             self._streams.give_up(reason)
 
+    def end(self) -> bool:
+        """The process ends: drop the object that is open. False where the store keeps what was sent of it. Raises nothing."""
+        with self.lock:
+            return self._streams.end()
+
     def amend(self, change: Callable[[Head], Head], *, discards: bool = False) -> Head:
         """Commit what `change` makes of the head, which no log is asked for; the head that is there then.
 
-        change    returns what it is given, or a successor, of the same fence or the next one: then uploads of before can not be committed
+        change    returns what it is given, or a successor, of the same fence or a higher one: then uploads of before can not be committed
                   any more. What was assigned to another process, or given up, fails with it
         discards  even while some wait: they are made again. They may wait for as long as the topic is paused
 
@@ -294,6 +324,8 @@ class PartitionArchiver:
             self._merge_uploads.pace = pace
             try:
                 return self._merge(policy, self._source.look(), passed, check)
+            except PlaceTaken as error:
+                return MergeOutcome(passed=passed, comes_first=True, reason=self._take_fence(str(error)).reason)
             except CommitLost as error:
                 return MergeOutcome(passed=passed, comes_first=True, reason=str(error))
             except CorruptData as error:
@@ -357,6 +389,14 @@ class PartitionArchiver:
         if isinstance(step, ClaimPartition):
             return self._claim(step, log)
         assert head
+        if self._chunk_names is not None and not may_have_chunks(head):
+            self._source.look_again(log)
+            self._commit(self._with_chunks(head))
+            return Outcome(action="assigned", reason="what follows may go below chunks/")
+        if self._chunk_names is not None and isinstance(step, _UPLOADING) and self._streams.abandoned(head) is not None:
+            self._source.look_again(log)
+            self._commit(head, fails=True)  # a request of its writer may be late, and would reach what has its names: these get others
+            return Outcome(action="assigned", reason="what was being written is not continued, and what follows has names of its own")
         if isinstance(step, CutEntries):
             return self._cut(step, head, log)
         if isinstance(step, Replace):
@@ -383,7 +423,9 @@ class PartitionArchiver:
             after = _first_head(self.partition, step, self._writer)
         else:
             clean_to = clean_under(log.epochs, held)
-            after = replace(held, fence=held.fence + 1, writer=self._writer, leader_epoch=step.leader_epoch, clean_to=clean_to)
+            after = replace(held, fence=self._next_fence(held), writer=self._writer, leader_epoch=step.leader_epoch, clean_to=clean_to)
+        if self._chunk_names is not None and not may_have_chunks(after):
+            after = self._with_chunks(after)
         head = self._commit(after, "archive.claimed", claims=True)
         self._log.info("partition_claimed", fence=head.fence, leader_epoch=head.leader_epoch)
         if held is not None and held.writer != self._writer and _node_of(held.writer) == _node_of(self._writer):
@@ -394,6 +436,26 @@ class PartitionArchiver:
                 "log directory and take each other's claims; then stop one of them",
             )
         return Outcome(action="claimed")
+
+    def _with_chunks(self, head: Head) -> Head:
+        """`head` as it has to be before its first chunk: see Namesakes."""
+        return with_chunks(head, Namesakes(self._repository, self.partition).highest_fence() + 1)
+
+    def _next_fence(self, head: Head) -> int:
+        """Above the head's. One that no other incarnation has, where keys do not say which of them has written an object."""
+        return next_fence(head, Namesakes(self._repository, self.partition))
+
+    def _take_fence(self, reason: str) -> Outcome:
+        """Another one, under which names are free: below chunks/ they follow from what is listed, and something else is there."""
+        head = self.head
+        assert head is not None
+        highest = chunk_keys.highest_fence(self._repository.store, self.partition.topic_partition)
+        try:
+            head = self._commit(replace(head, fence=max(self._next_fence(head), highest + 1)))
+        except CommitLost as error:
+            return Outcome(action="outrun", reason=str(error))
+        self._log.info("names_taken", fence=head.fence, reason=reason)
+        return Outcome(action="assigned", reason=reason)
 
     def _commit(
         self,
@@ -566,7 +628,7 @@ class PartitionArchiver:
         )
 
     def _follow(self, step: Follow, head: Head, log: LocalLog, policy: Policy) -> Outcome | None:
-        """Go on with the object that is written while it fills; None where it cannot begin: then the run goes as others do."""
+        """Continue the object that is written while it fills; None where it cannot begin: then the run goes as others do."""
         if self._is_outrun(head):
             return _OUTRUN
         if not self._streams.may_write(head):
@@ -579,16 +641,18 @@ class PartitionArchiver:
             return None
         if isinstance(closed, str):
             return Outcome(action="idle", reason=closed, is_last=True)
-        entry, scan = closed
-        again = self._source.look_again(log, entry)
+        again = self._source.look_again(log, *(each.entry for each in closed))
         clean_to = clean_with(head, log, again)
-        entry = replace(entry, cleaned=is_clean(entry, clean_to), displaced_by=displaced_by(entry, scan, again))
+        *before, entry = (
+            replace(entry, cleaned=is_clean(entry, clean_to), displaced_by=displaced_by(entry, scan, again)) for entry, scan in closed
+        )
         milestones.reached("stream.closed")
-        self._commit(replace(head, entries=head.entries.followed_by(entry), last_offset=entry.last_offset, clean_to=clean_to))
-        self._streams.remember(entry, scan)
+        self._commit(replace(head, entries=head.entries.followed_by(*before, entry), last_offset=entry.last_offset, clean_to=clean_to))
+        self._streams.remember(entry, closed[-1].scan)
         self._in_vain = 0
-        self._log.info("run_archived", base_offset=entry.base_offset, last_offset=entry.last_offset, size_bytes=entry.size_bytes)
-        return Outcome(action="archived", entry=entry)
+        for each in (*before, entry):
+            self._log.info("run_archived", base_offset=each.base_offset, last_offset=each.last_offset, size_bytes=each.size_bytes)
+        return Outcome(action="archived", entry=entry, before=tuple(before))
 
     def _idle_after(self, log: LocalLog, policy: Policy) -> Idle | None:
         """What a step on the same look would find now, after a commit, if that is nothing to do. A compacted log is looked at once more:
@@ -644,10 +708,19 @@ class PartitionArchiver:
         check_writable(head)
         if self._announcer.known_version(self.partition) > head.version and self._held.reload():
             return MergeOutcome(passed=passed, comes_first=True, reason="the control log knows of a newer commit")
-        limits = {"target_bytes": policy.merge_bytes, "span_ms": policy.merge_span_ms}
         if passed is None:
             passed = max((ref.next_offset for ref in head.entries.references), default=0)
-        plan = plan_merge(head, log.epochs, layout=self._layout, passed=passed, **limits)
+        if done := self._consolidate(head, log, policy, passed, check):
+            return done
+        plan = plan_merge(
+            head,
+            log.epochs,
+            target_bytes=policy.merge_bytes,
+            span_ms=policy.merge_span_ms,
+            layout=self._layout,
+            passed=passed,
+            **self._chunks_to_merge(head),
+        )
         if not plan.group:
             if not plan.is_cut_short:
                 self._merge_uploads.committed()  # what was merged for a commit that did not come about is cut since
@@ -665,9 +738,46 @@ class PartitionArchiver:
         entry = merged.entry
         self._source.look_again(log)
         self._commit(replace(head, entries=with_merged(head.entries, plan.group, entry)), uploads=self._merge_uploads)
-        size_bytes, entries = entry.size_bytes, len(plan.group)
-        self._log.info("runs_merged", base_offset=entry.base_offset, last_offset=entry.last_offset, size_bytes=size_bytes, entries=entries)
+        self._report_merged(entry, plan.group)
         return MergeOutcome(merged=entry, group=plan.group, local_bytes=merged.local_bytes, passed=plan.passed, more=True)
+
+    def _report_merged(self, entry: Entry, group: Sequence[Entry]) -> None:
+        size_bytes, entries = entry.size_bytes, len(group)
+        self._log.info("runs_merged", base_offset=entry.base_offset, last_offset=entry.last_offset, size_bytes=size_bytes, entries=entries)
+
+    def _chunks_to_merge(self, head: Head) -> "_ChunksToMerge":
+        """What else becomes one object: small segments, and what chunks were merged into before. Not the segment that is being written."""
+        names = self._chunk_names
+        if names is None:
+            return {}
+        return {"also": ("segment",), "until": open_from(head, names.queue(head.fence), names.limits)}
+
+    def _consolidate(self, head: Head, log: LocalLog, policy: Policy, passed: int, check: Callable[[], object]) -> MergeOutcome | None:
+        """Let the chunks of a full segment become one object; None when there is none."""
+        names = self._chunk_names
+        if names is None:
+            return None
+        queue = names.queue(head.fence)
+        group = plan_consolidation(
+            head, log.epochs, queue=queue, limits=names.limits, span_ms=policy.merge_span_ms, passed=max(passed, self._unconsolidated_to)
+        )
+        if not group:
+            return None
+        first, last = group[0], group[-1]
+        milestones.reached("merge.planned")
+        try:
+            merged = self._merger.consolidate(group, head.entries.split_at(first.base_offset)[0], names, head.fence, log, check)
+        except CorruptData as error:
+            if self._held.reload():
+                return MergeOutcome(passed=passed, comes_first=True, reason="another commit came first")
+            self._log.warning("merge_failed", base_offset=first.base_offset, last_offset=last.last_offset, reason=str(error))
+            self._unconsolidated_to = last.next_offset
+            return MergeOutcome(passed=passed, more=True, reason=str(error))
+        milestones.reached("merge.uploaded")
+        self._source.look_again(log)
+        self._commit(replace(head, entries=with_merged(head.entries, group, merged.entry)), uploads=self._merge_uploads)
+        self._report_merged(merged.entry, group)
+        return MergeOutcome(merged=merged.entry, group=group, local_bytes=merged.local_bytes, passed=passed, more=True)
 
     def _is_at_rest(self, log: LocalLog, policy: Policy) -> bool:
         """Is there nothing that comes before a merge, as far as it is sure to be something? A log that is behind has no say."""

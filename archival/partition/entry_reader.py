@@ -45,7 +45,7 @@ class ArchivedEntries:
 
     def index_is_true(self, entry: Entry, scan: RunScan) -> bool:
         """Does the entry's index list the transactions that `scan` has just found?"""
-        index = self._read_index(entry)
+        index = self.read_index(entry)
         aborted = tuple(each for each in index.aborted if each.last_offset <= scan.last_offset)
         return aborted == scan.aborted and (entry.is_cut or index.open_transactions == scan.open_transactions)
 
@@ -59,7 +59,8 @@ class ArchivedEntries:
                 return replace(each, cleaned=entry.cleaned, displaced_by=entry.displaced_by)
         return None
 
-    def _read_index(self, entry: Entry) -> RunIndex:
+    def read_index(self, entry: Entry) -> RunIndex:
+        """As the store has it."""
         try:
             return open_layout(entry.layout).read_offloaded(self._store, entry).read_index()
         except NotFound as error:  # of the store; a partition that is gone says the same of itself
@@ -82,6 +83,6 @@ class ArchivedEntries:
             scan = self.scan(entry, entry.next_offset, self.open_after(entries.without_last()))
             found = scan.open_transactions if scan else ()
         else:
-            found = self._read_index(entry).open_transactions
+            found = self.read_index(entry).open_transactions
         self._last_open = entry, found
         return found

@@ -2,8 +2,9 @@
 
 from headwater_core.errors import CorruptData
 from headwater_core.partition import PartitionId
-from manifests import keys
+from manifests import chunk_keys, keys
 from manifests.head import Head
+from manifests.namesakes import Namesakes
 from manifests.repository import CommitLost, ManifestRepository, Versioned
 
 
@@ -53,7 +54,11 @@ class HeldHead:
 
     def has_objects(self) -> bool:
         """Are there objects of the partition? They prove that there was a manifest: the first claim comes before the first upload."""
-        return any(next(iter(self._repository.store.list(each)), None) is not None for each in _data_prefixes(self._partition))
+        store, partition = self._repository.store, self._partition
+        if any(next(iter(store.list(each)), None) is not None for each in _data_prefixes(partition)):
+            return True
+        has_chunks = next(chunk_keys.stored_chunks(store, partition.topic_partition), None) is not None
+        return has_chunks and not Namesakes(self._repository, partition).highest_fence()  # else they may be of an earlier incarnation
 
     def commit(self, after: Head) -> Head:
         """Raises what ManifestRepository.commit raises; after CommitLost, the head that came first is held."""

@@ -11,14 +11,17 @@ from typing import BinaryIO
 from msgspec.structs import replace
 
 from archival.partition.entry_reader import ArchivedEntries
+from archival.partition.run_names import ChunkNames
 from archival.partition.source import PartitionSource, check_unchanged, find_batch
 from archival.partition.uploads import Uploads
 from archival.plan.merge_plan import merged_displacement
 from headwater_core.errors import CorruptData, HeadwaterError, UploadStopped
-from headwater_core.objectstore.digest import Digest
+from headwater_core.objectstore.digest import Digest, digest_of
 from headwater_core.segments.index_hints import hint_by_offset
 from headwater_core.segments.local_log import LocalLog, LocalSegment
 from headwater_core.segments.run_scan import RunScan, scan_run
+from headwater_core.segments.runindex import encode_index
+from manifests import chunk_keys, keys
 from manifests.entry import Entry
 from manifests.entry_tree import EntryTree
 
@@ -70,6 +73,52 @@ class Merger:
             entry = self._uploads.upload(entry, file, scan)
         self._archived.remember_open(entry, scan.open_transactions)
         return Merged(entry=entry, local_bytes=local_bytes)
+
+    def consolidate(
+        self, group: tuple[Entry, ...], before: EntryTree, names: ChunkNames, fence: int, log: LocalLog, check: Callable[[], object]
+    ) -> Merged:
+        """One entry for `group`, the chunks of a full segment; its object is confirmed, and nothing lists it yet. The store copies the
+        chunks where it can; their bytes are read to index them as one run, but where they are one already.
+
+        Raises PlaceTaken when something else has its name, CorruptData when what is archived is not what the head says, and what the store
+        and the disk raise.
+        """
+        first, last, local_bytes = group[0], group[-1], 0
+        if len(group) == 1:
+            index, digest = encode_index(self._archived.read_index(first)), first.run_digest
+            entry = replace(first, context={}, key="", size_bytes=first.run_bytes)
+        else:
+            with self._spool() as file:
+                local_bytes = sum(self._gather(entry, file, log, check) for entry in group)
+                file.flush()
+                scan = scan_run(file, start=0, end=file.tell(), open_before=self._archived.open_after(before), where=first.key)
+            if scan is None or not _is_sum(scan, group):
+                raise CorruptData(
+                    first.key, 0, f"its segment, up to offset {last.last_offset}, is not what the manifest says of its chunks"
+                )
+            index, digest = encode_index(scan.index), scan.digest
+            entry = self._uploads.new_entry(first.base_offset, last.last_offset, scan, fence)
+            entry = replace(
+                entry, cleaned=first.cleaned, displaced_by=merged_displacement(group), held=(first.base_offset, last.last_offset)
+            )
+        check()
+        name = names.consolidated(chunk_keys.named(first.key).place, fence)
+        self._uploads.join(name.key, group, digest, index, names)
+        return Merged(
+            entry=replace(
+                entry,
+                key=name.key,
+                index_key=keys.index(name.key),
+                uid=name.uid,
+                fence=fence,
+                layout=chunk_keys.LAYOUT,
+                context=name.context,
+                digest=digest,
+                index_bytes=len(index),
+                index_digest=digest_of(index),
+            ),
+            local_bytes=local_bytes,
+        )
 
     def _gather(self, entry: Entry, file: BinaryIO, log: LocalLog, check: Callable[[], object]) -> int:
         """Append the entry's live bytes to `file`; how many of them the local log had."""

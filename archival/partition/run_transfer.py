@@ -65,7 +65,8 @@ class RunTransfer:
         if isinstance(run, CutAt):
             self._source.look_again(log, segment=step.segment)
             return run
-        return ScannedRun(step, file, run, self._uploads.new_entry(run.base_offset, run.last_offset, run.scan, head.fence))
+        last = None if step.refills or not head.entries else head.entries[-1]
+        return ScannedRun(step, file, run, self._uploads.new_entry(run.base_offset, run.last_offset, run.scan, head.fence, last=last))
 
     def with_scanned(self, head: Head, scanned: ScannedRun) -> Head:
         """`head` as it will be once `scanned`, which is after its last entry, is archived: to plan what comes next."""

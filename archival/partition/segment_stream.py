@@ -7,29 +7,18 @@ until its last byte has gone, so the broker may delete it meanwhile.
 import errno
 import os
 import weakref
-from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import BinaryIO, NamedTuple
-from uuid import UUID
 
 from archival.partition.source import OpenSegment, check_unchanged
-from archival.partition.uploads import new_entry, with_offloaded
-from archival.plan.stream_plan import LAYOUT
+from archival.partition.stream_writers import ClosedRun, StreamWriter
 from headwater_core.epochs import EpochStart
 from headwater_core.errors import CorruptData, HeadwaterError, SourceChanged, SuspectedGap, TransientError, TruncatedData, UnsupportedFormat
-from headwater_core.layouts.streaming import FileExtent, LedgerEntries, OfferResult, OffloadBudget, StreamingOffloader
-from headwater_core.layouts.streaming.offload_handle import PART_BYTES
-from headwater_core.objectstore.store import ObjectStore
-from headwater_core.partition import PartitionId
+from headwater_core.layouts.streaming import FileExtent, LedgerEntries, OfferResult
 from headwater_core.segments import markers, runindex
 from headwater_core.segments.batch_walk import headers, walk
 from headwater_core.segments.batches import CONTROL, BatchHeader
 from headwater_core.segments.local_log import LocalLog, LocalSegment
-from headwater_core.segments.run_scan import RunScan
-from headwater_core.segments.transactions import OpenTransaction
-from manifests import keys
-from manifests.entry import ENTRY_EPOCHS_MAX, Entry
-from manifests.pending_list import PendingObject
+from manifests.entry import ENTRY_EPOCHS_MAX
 
 _FILES_MAX = 64  # open at once, of one object
 _MARKER_BYTES_MAX = 4096  # of a batch that is read to see whether it is an abort marker: Kafka's have 78
@@ -45,15 +34,8 @@ class BatchPlace(NamedTuple):
     entry_id: int
 
 
-class ClosedStream(NamedTuple):
-    """Its objects are confirmed."""
-
-    entry: Entry
-    scan: RunScan
-
-
 class SegmentStream:
-    """One object, from its first byte to its last.
+    """One object, or one segment of chunks, from its first byte to its last.
 
     size_bytes    of all that was taken; next_offset: the offset after it
     epochs        where each leader epoch begins in that
@@ -68,42 +50,21 @@ class SegmentStream:
 
     def __init__(
         self,
-        partition: PartitionId,
-        store: ObjectStore,
-        pending: PendingObject,
+        writer: StreamWriter,
         *,
-        budget: OffloadBudget,
-        open_before: tuple[OpenTransaction, ...],
         newest_epoch: int,
-        metadata: Mapping[str, str],
-        pace: Callable[[int], object],
         open_segment: OpenSegment,
         place: BatchPlace | None = None,
         verifies: bool = False,
     ) -> None:
         """verifies: every batch already when it is taken, to find out which one is damaged."""
-        self.pending, self.place, self._partition, self._open_segment = pending, place, partition, open_segment
-        offloader = StreamingOffloader(
-            store,
-            partition,
-            prefix=keys.stream_folder(partition, pending.fence),
-            fence=pending.fence,
-            budget=budget,
-            part_bytes=PART_BYTES,
-            pace=pace,
-        )
-        self._handle = offloader.streaming_offload(
-            UUID(pending.uid),
-            {},
-            base_offset=pending.base_offset,
-            open_before=open_before,
-            assigned_ms=pending.assigned_ms,
-            extra_metadata=metadata,
-        )
+        self.pending, self.place, self._open_segment = writer.pending, place, open_segment
+        self._writer, self._handle = writer, writer.handle
+        self.uids = {writer.pending.uid}  # of what it becomes, and of itself
         self._files: dict[int, BinaryIO] = {}  # by ledger
         weakref.finalize(self, _close_all, self._files)
         self._newest_epoch, self._verifies = newest_epoch, verifies
-        self.next_offset = pending.base_offset
+        self.next_offset = writer.pending.base_offset
         self.epochs: tuple[EpochStart, ...] = ()
         self._aborts = 0  # markers that the run's index may list
         self.is_full = self.is_before_damage = self.cannot_begin = self.lacks_room = False
@@ -111,6 +72,15 @@ class SegmentStream:
     @property
     def size_bytes(self) -> int:
         return self._handle.offered_bytes
+
+    @property
+    def stored_bytes(self) -> int | None:
+        """See StreamWriter."""
+        return self._writer.stored_bytes
+
+    @property
+    def failed(self) -> str:
+        return self._writer.failed
 
     @property
     def is_closed(self) -> bool:
@@ -126,6 +96,7 @@ class SegmentStream:
         Raises SuspectedGap, CorruptData and UnsupportedFormat where it comes first.
         """
         self.lacks_room = False
+        self._seal_last(log)
         try:
             for segment, sealed_at in log.segments_from(self.next_offset):
                 if self.is_full or self.next_offset >= end or segment.base_offset > self.next_offset:
@@ -236,6 +207,13 @@ class SegmentStream:
         self.is_full = True  # its files are closed with it
         return False
 
+    def _seal_last(self, log: LocalLog) -> None:
+        """All of a segment may have been taken while it was active, and now another one follows it."""
+        if self.place is not None:
+            found = next(log.segments_from(self.place.ledger_id), None)
+            if found is not None and (found.segment.generation.inode, found.end) == (self.place.inode, self.place.offset):
+                self._seal(found.segment)
+
     def _seal(self, segment: LocalSegment) -> None:
         if self.place is not None:
             closed_ms = segment.generation.modified_ns // 1_000_000
@@ -250,23 +228,30 @@ class SegmentStream:
             if self.place is None or ledger_id != self.place.ledger_id:
                 self._files.pop(ledger_id).close()
 
-    def close(self, now_ms: int) -> ClosedStream:
-        """Send the rest, make the objects, index last."""
+    def close(self, now_ms: int) -> tuple[ClosedRun, ...]:
+        """Send the rest, make the objects, index last. What is to be listed, in order."""
         self._handle.close(last_offset=self.next_offset - 1, offloaded_ms=now_ms)
-        done, scan = self._handle.offloaded(), self._handle.scan()
-        first, last = self.pending.base_offset, self.next_offset - 1
-        if (scan.base_offset, scan.last_offset, scan.first_gap) != (first, last, None):
-            raise SourceChanged(
-                f"{self.pending.uid}: offsets {first} to {last} were taken, {scan.base_offset} to {scan.last_offset} are there"
-            )
-        entry = new_entry(self._partition, first, last, scan, self.pending.fence, self.pending.uid, LAYOUT)
-        return ClosedStream(with_offloaded(entry, done), scan)
+        closed = self._writer.finish(self.next_offset - 1)
+        expected = self.pending.base_offset
+        for entry, scan in closed:
+            if (scan.base_offset, scan.first_gap) != (expected, None):
+                raise SourceChanged(f"{self.pending.uid}: offsets from {expected} on were taken, {scan.base_offset} is there")
+            expected = entry.next_offset
+            self.uids.add(entry.uid)
+        if (expected, closed[-1].scan.last_offset) != (self.next_offset, self.next_offset - 1):
+            raise SourceChanged(f"{self.pending.uid}: offsets up to {self.next_offset - 1} were taken, {expected - 1} is there")
+        return closed
 
-    def give_up(self) -> None:
-        """Drop what was sent, as far as the store lets it be dropped now, and close all files."""
-        with suppress(HeadwaterError):  # garbage collection finds it
+    def give_up(self) -> bool:
+        """Drop what was sent, and close all files. False where the store does not let it be dropped now: then garbage collection finds
+        it."""
+        try:
             self._handle.abort()
-        self.release()
+        except HeadwaterError:
+            return False
+        finally:
+            self.release()
+        return True
 
     def release(self) -> None:
         """Close all files."""

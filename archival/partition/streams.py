@@ -1,4 +1,5 @@
-"""The objects of one partition that are written while they fill, one after the other: begun, followed, closed, or given up."""
+"""What is written of one partition while it fills, objects or segments of chunks, one after the other: begun, followed, closed, or given
+up."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -7,30 +8,35 @@ from typing import Protocol
 import structlog
 
 from archival.partition.entry_reader import ArchivedEntries
-from archival.partition.segment_stream import BatchPlace, ClosedStream, SegmentStream, lacks_descriptors
+from archival.partition.segment_stream import BatchPlace, SegmentStream, lacks_descriptors
 from archival.partition.source import OpenSegment
+from archival.partition.stream_writers import ChunkWriter, ClosedRun, ObjectWriter, StreamWriter, chunk_place
 from archival.partition.tails import Tails
 from archival.partition.uploads import Uploads
 from archival.plan.lineage import branches_at, newest_epoch
 from archival.plan.policy import Policy, StreamLimits
 from archival.plan.steps import Follow
-from archival.plan.stream_plan import LAYOUT, OpenStream, assigned_to, reason_to_close, with_assignment
+from archival.plan.stream_plan import LAYOUT, NO_ROOM, OpenStream, assigned_to, reason_to_close, with_assignment
 from headwater_core import milestones
 from headwater_core.errors import CorruptData, HeadwaterError, NotFound, SourceChanged, SuspectedGap, TransientError, UnsupportedFormat
+from headwater_core.layouts.chunks.upload_pool import UploadPool
 from headwater_core.layouts.streaming import OffloadBudget
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId
 from headwater_core.segments.local_log import LocalLog
 from headwater_core.segments.run_scan import RunScan
+from manifests import chunk_keys
 from manifests.entry import Entry
 from manifests.entry_tree import EntryTree
 from manifests.head import Head
+from manifests.pending_list import PendingObject
 
 MILESTONES = ("stream.begun", "stream.sent", "stream.uploaded", "stream.closed")
 """The points that an object passes, in order; the second after each look at the log."""
 
-_NO_ROOM = "the offload buffer is full (archival.offload_buffer_bytes)"
-PAUSED_MS_MAX = 600_000  # so long a pause keeps what is open, with the files that the broker deletes meanwhile; a longer one begins it anew
+PAUSED_MS_MAX = (
+    600_000  # so long a pause keeps what is open, with the files that the broker deletes meanwhile; a longer one has it begun again
+)
 
 
 class StreamEquipment(Protocol):
@@ -48,6 +54,8 @@ class StreamEquipment(Protocol):
     def open_segment(self) -> OpenSegment: ...
     @property
     def budget(self) -> OffloadBudget: ...
+    @property
+    def pool(self) -> UploadPool: ...
 
 
 class PartitionStreams:
@@ -76,20 +84,23 @@ class PartitionStreams:
 
     @property
     def open_stream(self) -> OpenStream | None:
-        """What was taken and is not listed yet. For any thread: it may be a step old."""
+        """What was taken and is not listed yet; None where nothing was, unless for want of room. For any thread: it may be a step old."""
         stream = self._stream
-        return OpenStream(stream.pending.base_offset, stream.next_offset, size) if stream and (size := stream.size_bytes) else None
+        if stream is None or not (stream.size_bytes or stream.lacks_room):
+            return None
+        base_offset, stored_bytes = stream.pending.base_offset, stream.stored_bytes
+        return OpenStream(base_offset, stream.next_offset, stream.size_bytes, stream.lacks_room, stored_bytes, stream.failed)
 
     def follow(self, head: Head | None, log: LocalLog, policy: Policy) -> Policy:
-        """What `policy` comes to: where streaming was switched off, the object that is open is completed first. One that holds what `log`
-        has lost is given up: it is never completed over a dead branch."""
+        """What `policy` comes to: where streaming was switched off, or set otherwise, what is open is completed first. What holds what
+        `log` has lost is given up: it is never completed over a dead branch."""
         self.check(head)
         self._paused_ms = None
         stream = self._stream
         if stream is not None and stream.size_bytes and branches_at(log.epochs, EntryTree((_as_entry(stream),))) is not None:
             self.give_up("the log was cut below what it holds")
-        limits, is_open = policy.stream or self._limits, self.size_bytes > 0
-        if policy.stream is None and is_open and limits is not None:
+        limits, is_open = self._limits if policy.stream is None else policy.stream, self.size_bytes > 0
+        if is_open and limits is not None and (policy.stream is None or _layout_of(limits) != self._layout):
             self._streams = None  # nothing follows
             return replace(policy, stream=limits._replace(completes=True))
         self._streams, self._limits = policy.stream is not None, policy.stream
@@ -105,41 +116,51 @@ class PartitionStreams:
         if not is_paused or now_ms - self._paused_ms >= PAUSED_MS_MAX:
             self.give_up(reason)
 
+    @property
+    def _layout(self) -> str:
+        """Of what is open, or else of what is written next."""
+        if self._stream is not None:
+            return self._stream.pending.layout
+        return LAYOUT if self._limits is None else _layout_of(self._limits)
+
     def may_write(self, head: Head) -> bool:
         """Is there a name for what is to be written that no other process can have used, and that has not failed?"""
         pending = assigned_to(head)
-        return pending is not None and pending.uid == self._own_uid
+        return pending is not None and pending.uid == self._own_uid and pending.layout == self._layout
 
     def abandoned(self, head: Head) -> str | None:
         """What `head` has assigned, and another process did, or this one has given up; None when there is no such thing."""
         pending = assigned_to(head)
         return None if pending is None or pending.uid == self._own_uid else pending.uid
 
-    def advance(self, step: Follow, head: Head, log: LocalLog, policy: Policy, age_ms: int, uploads: Uploads) -> ClosedStream | str | None:
-        """Take what is committed and send what is full. The closed object when it is; else why it is open, for people; None where no object
-        can begin. Raises what the log and the store do; what was written may be given up then."""
-        assert policy.stream is not None
+    def advance(
+        self, step: Follow, head: Head, log: LocalLog, policy: Policy, age_ms: int, uploads: Uploads
+    ) -> tuple[ClosedRun, ...] | str | None:
+        """Take what is committed and send what is full. What is to be listed when it is closed; else why it is open, for people; None
+        where no object can begin. Raises what the log and the store do; what was written may be given up then."""
+        limits = policy.stream_limits
+        assert limits is not None
         if self._stream is None and step.first < self._runs_to:
             return None
         if self._stream is None:
-            self._stream = self._begin(head, uploads)
+            self._stream = self._begin(head, limits, uploads)
             milestones.reached("stream.begun")
         stream = self._stream
         try:
             if not stream.is_closed:
-                stream.take(log, step.end, policy.stream.segment_bytes)
+                stream.take(log, step.end, limits.segment_bytes)
                 if stream.cannot_begin:
                     self._drop(stream)
                     return None
                 stream.send()
                 milestones.reached("stream.sent")
             if not stream.size_bytes:
-                return _NO_ROOM if stream.lacks_room else "nothing of it is a whole batch"
+                return NO_ROOM if stream.lacks_room else "nothing of it is a whole batch"
             if not stream.is_closed:
-                reason = reason_to_close(policy.stream, size_bytes=stream.size_bytes, age_ms=age_ms, is_full=stream.is_full)
+                reason = reason_to_close(limits, size_bytes=stream.size_bytes, age_ms=age_ms, is_full=stream.is_full)
                 if not reason:
-                    rest = f"; {_NO_ROOM}" if stream.lacks_room else ""
-                    return f"a stream is open: {stream.size_bytes} bytes of {policy.stream.segment_bytes}, {age_ms // 1000} s old{rest}"
+                    rest = f"; {NO_ROOM}" if stream.lacks_room else ""
+                    return f"a stream is open: {stream.size_bytes} bytes of {limits.segment_bytes}, {age_ms // 1000} s old{rest}"
             if (log.high_watermark or 0) < stream.next_offset:
                 return f"the high watermark fell below {stream.next_offset}, where a stream ends"
             closed = stream.close(self._equipment.tails.now_ms())
@@ -160,7 +181,7 @@ class PartitionStreams:
         except HeadwaterError as error:
             self.give_up(str(error))
             raise
-        if not stream.is_before_damage and closed.entry.next_offset >= self._suspected_to:
+        if not stream.is_before_damage and closed[-1].entry.next_offset >= self._suspected_to:
             self._suspected_to = self._runs_to = 0
         milestones.reached("stream.uploaded")
         return closed
@@ -176,27 +197,52 @@ class PartitionStreams:
         self._stream = None
         stream.release()
 
-    def _begin(self, head: Head, uploads: Uploads) -> SegmentStream:
+    def _begin(self, head: Head, limits: StreamLimits, uploads: Uploads) -> SegmentStream:
         pending = assigned_to(head)
         assert pending is not None
         return SegmentStream(
-            self._partition,
-            self._equipment.store,
-            pending,
-            budget=self._equipment.budget,
-            open_before=self._archived.open_after(head.entries),
+            self._writer(pending, head, limits, uploads),
             newest_epoch=newest_epoch(head.entries),
-            metadata=uploads.metadata,
-            pace=lambda size_bytes: None if uploads.pace is None else uploads.pace(size_bytes),
             open_segment=self._equipment.open_segment,
             place=self._place,
             verifies=pending.base_offset < self._suspected_to,
         )
 
+    def _writer(self, pending: PendingObject, head: Head, limits: StreamLimits, uploads: Uploads) -> StreamWriter:
+        equipment, open_before = self._equipment, self._archived.open_after(head.entries)
+
+        def pace(size_bytes: int) -> None:
+            if uploads.pace is not None:
+                uploads.pace(size_bytes)
+
+        if limits.chunks is None:
+            metadata, budget = uploads.metadata, equipment.budget
+            return ObjectWriter(
+                self._partition, equipment.store, pending, budget=budget, open_before=open_before, metadata=metadata, pace=pace
+            )
+        return ChunkWriter(
+            chunk_place(self._partition, equipment.writer, pending.fence, pending.base_offset, limits.chunks),
+            equipment.store,
+            pending,
+            limits.chunks,
+            budget=equipment.budget,
+            pool=equipment.pool,
+            now_ms=equipment.tails.now_ms,
+            open_before=open_before,
+            pace=pace,
+        )
+
     def assigned(self, before: Head | None, after: Head, *, fails: bool) -> Head:
         """See with_assignment."""
-        new_uid, now_ms = self._equipment.new_uid, self._equipment.tails.now_ms()
-        return with_assignment(before, after, streams=self._streams, fails=fails, new_uid=new_uid, now_ms=now_ms)
+        now_ms, layout = self._equipment.tails.now_ms(), LAYOUT if self._limits is None else _layout_of(self._limits)
+        return with_assignment(before, after, streams=self._streams, fails=fails, new_uid=self._new_uid, now_ms=now_ms, layout=layout)
+
+    def _new_uid(self, head: Head) -> str:
+        """Of what begins where `head` ends: of a segment of chunks it follows from its place."""
+        chunks = self._limits.chunks if self._limits is not None else None
+        if chunks is None:
+            return self._equipment.new_uid()
+        return chunk_keys.segment_uid(chunk_place(self._partition, self._equipment.writer, head.fence, head.next_offset, chunks))
 
     def committed(self, before: Head | None, head: Head) -> None:
         """`head` follows `before`, by a commit of this process."""
@@ -206,7 +252,7 @@ class PartitionStreams:
         self.check(head)
 
     def check(self, head: Head | None) -> None:
-        """What `head` does not name as pending nobody will list any more."""
+        """What `head` does not name as pending is listed no more."""
         stream = self._stream
         if stream is None:
             return
@@ -214,7 +260,7 @@ class PartitionStreams:
         if pending is not None and pending.uid == stream.pending.uid:
             return
         self._place = stream.place
-        if head is not None and head.entries and head.entries[-1].uid == stream.pending.uid:
+        if head is not None and head.entries and head.entries[-1].uid in stream.uids:
             self._stream = None
             stream.release()
         else:
@@ -226,13 +272,23 @@ class PartitionStreams:
 
     def give_up(self, reason: str) -> None:
         """What was begun is begun again, under another name."""
+        stream = self._stream
+        if stream is not None and stream.size_bytes:
+            self._log.info("stream_given_up", uid=stream.pending.uid, size_bytes=stream.size_bytes, reason=reason)
+        self.end()
+
+    def end(self) -> bool:
+        """Drop what is open: at the end of the process, say, after which another one begins it again. False where the store keeps what was
+        sent."""
         stream, self._stream = self._stream, None
         if stream is None:
-            return
+            return True
         self._own_uid = ""
-        if stream.size_bytes:
-            self._log.info("stream_given_up", uid=stream.pending.uid, size_bytes=stream.size_bytes, reason=reason)
-        stream.give_up()
+        return stream.give_up()
+
+
+def _layout_of(limits: StreamLimits) -> str:
+    return LAYOUT if limits.chunks is None else chunk_keys.LAYOUT
 
 
 def _as_entry(stream: SegmentStream) -> Entry:
@@ -241,7 +297,7 @@ def _as_entry(stream: SegmentStream) -> Entry:
         base_offset=stream.pending.base_offset,
         last_offset=stream.next_offset - 1,
         epochs=stream.epochs,
-        layout=LAYOUT,
+        layout=stream.pending.layout,
         size_bytes=stream.size_bytes,
         live_bytes=stream.size_bytes,
     )

@@ -10,13 +10,14 @@ become one only where they are of one log beyond doubt: a leader epoch that cont
 log; elsewhere the history must say so record by record.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from archival.plan.lineage import branches_at, lies_on
 from archival.plan.stream_plan import LAYOUT
 from headwater_core.epochs import EpochHistory
-from manifests.entry import ENTRY_EPOCHS_MAX, OFFSET_MAX, Entry, EpochOffset
+from manifests.entry import ENTRY_EPOCHS_MAX, OBJECT_BYTES_MAX, OFFSET_MAX, Entry, EpochOffset
 from manifests.entry_tree import EntryTree
 from manifests.head import Head
 
@@ -39,22 +40,32 @@ class MergePlan(NamedTuple):
 
 
 def plan_merge(
-    head: Head, history: EpochHistory, *, target_bytes: int, span_ms: int, layout: str = "segment", passed: int = 0
+    head: Head,
+    history: EpochHistory,
+    *,
+    target_bytes: int,
+    span_ms: int,
+    layout: str = "segment",
+    passed: int = 0,
+    also: tuple[str, ...] = (),
+    until: int = OFFSET_MAX,
 ) -> MergePlan:
     """The first neighbours in `head` that are to be merged.
 
     history  of the log that is archived: all that is live lies on it
     span_ms  from the oldest record of a merge to its newest, unless one of its parts takes longer: retention counts an entry by its newest
-    layout   that of new objects; others stay as they are
+    layout   that of new objects; others stay as they are, but for those in `also`
     passed   of an earlier plan
+    until    what is live from this offset on is not merged yet
 
     Reads pages from `passed` on. Raises what PageReader.read does.
     """
+    layouts = (layout, LAYOUT, *also)
     group = _Group(head, history, target_bytes, span_ms)
-    for looked_at, entry in enumerate(head.entries.within(passed, OFFSET_MAX)):
+    for looked_at, entry in enumerate(head.entries.within(passed, until)):
         if looked_at == LOOKED_AT_MAX:
             return MergePlan((), group.entries[0].base_offset if group.entries else entry.base_offset, is_cut_short=True)
-        if group.takes(entry, layout):
+        if group.takes(entry, layouts):
             group.add(entry)
             if len(group.entries) == ENTRIES_MAX and group.ripe:
                 return MergePlan(group.ripe, passed)
@@ -62,10 +73,20 @@ def plan_merge(
         if group.closed:
             return MergePlan(group.closed, group.entries[0].base_offset)
         group = _Group(head, history, target_bytes, span_ms)
-        if group.takes(entry, layout):
+        if group.takes(entry, layouts):
             group.add(entry)
         passed = entry.base_offset if group.entries else entry.next_offset
     return MergePlan(group.ripe, passed)
+
+
+def may_be_one(entries: Sequence[Entry], head: Head, history: EpochHistory, span_ms: int) -> bool:
+    """May these live neighbours become one object, whatever their lengths?"""
+    group = _Group(head, history, OBJECT_BYTES_MAX, span_ms)
+    for entry in entries:
+        if not group.takes(entry, (entry.layout,)):
+            return False
+        group.add(entry)
+    return True
 
 
 @dataclass
@@ -97,9 +118,9 @@ class _Group:
                 ripe = count
         return tuple(self.entries[len(self.entries) - ripe :])
 
-    def takes(self, entry: Entry, layout: str) -> bool:
+    def takes(self, entry: Entry, layouts: tuple[str, ...]) -> bool:
         """May `entry`, which comes next, become one with these?"""
-        if not self._may_be_merged(entry, layout):
+        if not self._may_be_merged(entry, layouts):
             return False
         if not self.entries:
             return True
@@ -122,16 +143,10 @@ class _Group:
         self.epochs += len(entry.epochs) - continues
         self.displaced.add(entry.displaced_by)
 
-    def _may_be_merged(self, entry: Entry, layout: str) -> bool:
+    def _may_be_merged(self, entry: Entry, layouts: tuple[str, ...]) -> bool:
         """Its object is verified and small, and what else that object holds will not be wanted: a part that was cut off may live again,
         as long as the head lists it, and continues the same object then."""
-        if (
-            entry.gap
-            or not entry.epochs
-            or not entry.digest
-            or entry.layout not in (layout, LAYOUT)
-            or 2 * entry.live_bytes >= self.target_bytes
-        ):
+        if entry.gap or not entry.epochs or not entry.digest or entry.layout not in layouts or 2 * entry.live_bytes >= self.target_bytes:
             return False
         return not entry.is_cut or all(each.uid != entry.uid for each in self.head.superseded.at_base(entry.next_offset))
 

@@ -71,7 +71,7 @@ def misfit(triggers: Triggers | None, kept: LocalRetention) -> str:
 
 
 def unknown_limit(triggers: Triggers | None, kept: LocalRetention) -> str:
-    """Which setting of the broker's nobody knows, and a trigger would have to be below; "" where there is none. Not for a directory in
+    """Which setting of the broker's is not known, and a trigger would have to be below; "" where there is none. Not for a directory in
     which no broker works."""
     if triggers is None:
         return ""
@@ -125,15 +125,14 @@ def _due_end(log: LocalLog, after_ms: int | None, log_bytes: int | None, now_ms:
 
 
 def _written_ms(segment: LocalSegment) -> int:
-    """A sealed segment counts from when it was last written to, not from the roll that came after: a log that nobody writes to is rolled
-    late."""
+    """A sealed segment counts from when it was last written to, not from the roll that came after: an idle log is rolled late."""
     return segment.generation.modified_ns // 1_000_000
 
 
 def _reason(after_ms: int | None, log_bytes: int | None) -> str:
     ways = []
     if after_ms is not None:
-        ways.append(f"{after_ms // 1000} s have passed since it was last written to")
+        ways.append(f"{after_ms // 1000} s have passed since it was last written to, or since its newest record's time")
     if log_bytes is not None:
         ways.append(f"more than {log_bytes} bytes lie in the log from its begin on")
     return f"a sealed segment waits until {' or '.join(ways)}"

@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from archival.config import DAY_S, ArchivalConfig, ArchiveMode, OffloadMode
+from headwater_core.layouts.chunks import Variant
+from headwater_core.layouts.chunks.chunk_handle import CommitLimits
 
 PAUSED = "paused "  # how the reason of a pause begins
 
@@ -36,16 +38,30 @@ class TriggerBound(NamedTuple):
     reason: str
 
 
+class ChunkCommits(NamedTuple):
+    """How a segment of chunks is written while it fills.
+
+    limits   of one commit0
+    age_ms   what has gathered becomes one when its first byte has waited so long
+    """
+
+    variant: Variant
+    limits: CommitLimits
+    age_ms: int
+
+
 class StreamLimits(NamedTuple):
     """When an object that is written while it fills is closed.
 
     age_ms     after its first record was seen waiting
     completes  at once: what is committed now is all that it gets
+    chunks     it is a segment of chunks; None: one object of the layout `streaming`
     """
 
     segment_bytes: int
     age_ms: int
     completes: bool = False
+    chunks: ChunkCommits | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +76,9 @@ class Policy:
     gap_reason        why the log may lack what was not archived in time; "" where nobody knows
     merge_bytes       small neighbours become objects of up to this size; 0: nothing is merged
     min_saved_percent  what is archived of a compacted log is replaced when that saves so much of it; None: not for that
-    stream            what is committed goes into objects that are written while they fill; None: segments go one by one
-    triggers          what sealed segments wait for; None: they go at once
+    stream            what is committed goes into objects that are written while they fill; None: segments go one by one. With a bound
+                      only what that lets go does, and no more: see `stream_limits`
+    triggers          what sealed segments wait for; None: they go at once, and what is streamed while it is written
     bound             what that comes to now, for the log that is planned for: see archival.plan.offload_trigger
 
     Raises ValueError for a negative number.
@@ -100,6 +117,16 @@ class Policy:
         """As it is for any log, at any time."""
         return self if self.bound is None else replace(self, bound=None)
 
+    @property
+    def follows(self) -> bool:
+        """Goes what is committed while it is written? Where triggers are heeded it goes later, and what goes then is closed at once."""
+        return self.stream is not None and self.bound is None
+
+    @property
+    def stream_limits(self) -> StreamLimits | None:
+        """Those of `stream`, with what its triggers make of them."""
+        return self.stream if self.stream is None or self.bound is None else self.stream._replace(completes=True)
+
     @classmethod
     def of(cls, settings: ArchivalConfig, *, requested: bool = False) -> "Policy":
         """What the running agent may archive; `requested`: by a command, which waits for no trigger."""
@@ -109,8 +136,16 @@ class Policy:
             triggers = Triggers(after_ms, settings.offload_when_local_exceeds)
         stream = None
         if settings.offload is OffloadMode.STREAMING:
-            stream = StreamLimits(settings.max_segment_bytes, settings.max_segment_age_s * 1000, completes=requested)
-            triggers = None  # of sealed segments, for which nothing waits here
+            limits = CommitLimits(settings.chunk_commit_bytes, settings.chunk_bytes, settings.chunks_in_flight)
+            chunks = ChunkCommits(settings.chunk_variant, limits, int(settings.chunk_commit_age_s * 1000))
+            stream = StreamLimits(
+                settings.max_segment_bytes,
+                settings.max_segment_age_s * 1000,
+                completes=requested,
+                chunks=chunks if settings.layout == "chunks" else None,
+            )
+            if settings.archive is not ArchiveMode.MANUAL:
+                triggers = None  # of sealed segments, for which nothing waits here
         may = settings.archive is ArchiveMode.AUTO or (settings.archive is ArchiveMode.MANUAL and (requested or triggers is not None))
         return cls(
             stream=stream,

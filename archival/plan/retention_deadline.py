@@ -1,6 +1,6 @@
 """When the broker's retention will delete what is still to be archived: an estimate, by which partitions are put in order."""
 
-from functools import lru_cache
+import threading
 
 from headwater_core.segments.index_hints import largest_timestamp
 from headwater_core.segments.local_log import LocalLog, LocalSegment
@@ -56,12 +56,43 @@ def counted_from_ms(segment: LocalSegment) -> int:
         return written_ms
 
 
-@lru_cache(maxsize=_KNOWN_MAX)
+class _KnownTimes:
+    """The newest timestamps of segments. For many threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._times: dict[LocalSegment, int] = {}
+        self._places: list[LocalSegment] = []
+
+    def of(self, segment: LocalSegment) -> int | None:
+        return self._times.get(segment)
+
+    def remember(self, segment: LocalSegment, timestamp_ms: int) -> None:
+        """Where all places are taken any one gives way, as its hash has it: if that were the one used longest ago, rounds over some more
+        segments than there are places would find none of them."""
+        with self._lock:
+            if segment in self._times:
+                return
+            if len(self._places) < _KNOWN_MAX:
+                self._places.append(segment)
+            else:
+                at = hash(segment) % len(self._places)
+                del self._times[self._places[at]]
+                self._places[at] = segment
+            self._times[segment] = timestamp_ms
+
+
+_known = _KnownTimes()
+
+
 def _newest_record_ms(segment: LocalSegment) -> int:
     """Raises LookupError where the broker's index says nothing, which is not remembered."""
+    if (known := _known.of(segment)) is not None:
+        return known
     found = largest_timestamp(segment.path.with_suffix(".timeindex"), segment.base_offset)
     if found is None or found.timestamp_ms < 0:
         raise LookupError(segment.path)
+    _known.remember(segment, found.timestamp_ms)
     return found.timestamp_ms
 
 

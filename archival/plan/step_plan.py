@@ -99,7 +99,7 @@ def _archiving(
         yield Follow(head.next_offset, held_to)  # the broker has deleted what is open
     elif head.next_offset < log.start_offset:
         yield RecordGap(head.next_offset, log.start_offset - 1)
-    for step in _uploads(log, head, high_watermark, policy, tail_age_ms, overtaken):
+    for step in _uploads(log, head, high_watermark, policy, tail_age_ms, overtaken, held_to):
         if isinstance(step, Idle) and (smaller := plan_smaller(log, head, high_watermark, policy.min_saved_percent)):
             yield smaller
         yield step
@@ -163,7 +163,9 @@ def continues(head: Head, entry: Entry) -> bool:
     return (bool(head.entries) and head.entries[-1].uid == entry.uid) or (held is not None and held[0] == entry.base_offset)
 
 
-def _uploads(log: LocalLog, head: Head, high_watermark: int, policy: Policy, tail_age_ms: int, overtaken: Overtaken) -> Iterator[Step]:
+def _uploads(
+    log: LocalLog, head: Head, high_watermark: int, policy: Policy, tail_age_ms: int, overtaken: Overtaken, held_to: int
+) -> Iterator[Step]:
     """In offset order: sealed and wholly committed, or what of the rest is committed once it has waited long enough."""
     first = head.next_offset
     read_from = max(first, log.start_offset)
@@ -178,7 +180,10 @@ def _uploads(log: LocalLog, head: Head, high_watermark: int, policy: Policy, tai
         if policy.end is not None and policy.end <= first:
             yield Idle(f"what is below {policy.end} is archived")
             return
-        yield Follow(first, high_watermark if policy.end is None else min(high_watermark, policy.end))
+        released = _released_end(log, first, high_watermark, policy, tail_age_ms, held_to)
+        released = released if policy.end is None else min(released, policy.end)
+        if released > first:
+            yield Follow(first, released)
     for segment, end in log.segments_from(read_from):
         if end is not None and end <= high_watermark:
             if policy.end is not None and end > policy.end:
@@ -198,3 +203,15 @@ def _uploads(log: LocalLog, head: Head, high_watermark: int, policy: Policy, tai
             yield Upload(segment=segment, first=first, read_from=read_from, end=high_watermark)
             break
     yield Idle("no committed batch after the archived ones")
+
+
+def _released_end(log: LocalLog, first: int, high_watermark: int, policy: Policy, tail_age_ms: int, held_to: int) -> int:
+    """Up to where an object may take that is written while it fills, and begins with `first`: by triggers, sealed segments that are due,
+    and what it had taken before they were heeded; an unfinished segment when it has waited long enough."""
+    if policy.bound is None:
+        return high_watermark
+    sealed_end = next((end for _, end in log.segments_from(first)), None)
+    is_tail = sealed_end is None or sealed_end > high_watermark
+    if is_tail and policy.tail_wait_ms is not None and tail_age_ms >= policy.tail_wait_ms:
+        return high_watermark
+    return min(high_watermark, max(policy.bound.end, held_to))

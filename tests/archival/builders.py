@@ -14,7 +14,8 @@ from archival.partition.tails import Tails
 from archival.partition.topics import TopicFacts, TopicRecords
 from archival.plan.policy import Policy
 from headwater_core.epochs import EpochHistory
-from headwater_core.layouts import open_layout
+from headwater_core.layouts import Offloader, open_layout
+from headwater_core.layouts.chunks.upload_pool import UploadPool
 from headwater_core.layouts.streaming import OffloadBudget
 from headwater_core.objectstore.store import PLAIN, ObjectForm, ObjectStore
 from headwater_core.partition import PartitionId, TopicPartition, topic_id_text
@@ -160,10 +161,12 @@ class Agent:
     open_segment: OpenSegment = open_segment
     runs_max: int = 1
     layout: str = "segment"
+    offloader: Offloader | None = None  # instead of a layout with its defaults
 
     def __post_init__(self) -> None:
         self.uids = 0
         self.budget = OffloadBudget(1 << 20)
+        self.pool = UploadPool()
         self.looks = CleanerLooks(self.looks_file, self.clock)
         self.logs = LogDirs([self.root], owned=self.owned)
         self.repository = ManifestRepository(self.store)
@@ -185,8 +188,9 @@ class Agent:
             open_segment=self.open_segment,
             runs_max=self.runs_max,
             budget=self.budget,
+            pool=self.pool,
         )
-        return PartitionArchiver(partition, equipment, open_layout(self.layout))
+        return PartitionArchiver(partition, equipment, self.offloader or open_layout(self.layout))
 
     def _new_uid(self) -> str:
         self.uids += 1

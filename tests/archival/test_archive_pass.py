@@ -12,6 +12,7 @@ from archival.broker.broker_view import CommittedEnd, GroupOffset, PinnedBroker
 from archival.config import ArchivalConfig, OffloadMode
 from archival.fleet import PartitionOutcome
 from headwater.session import PassRequest
+from headwater_core.errors import TransientError
 from headwater_core.partition import TopicPartition
 from tests.archival.builders import SEALED, SendingStore, number_of
 from tests.headwater.broker import Bench, topic_id
@@ -60,9 +61,12 @@ class Ahead:
     """A broker that leads all, and has committed more than its checkpoint says."""
 
     def __init__(self, **ends: int) -> None:
+        self.is_silent = False
         self.ends = {TopicPartition(topic, 0): CommittedEnd(topic_id(topic), 0, end) for topic, end in ends.items()}
 
     def committed(self, places: Collection[TopicPartition]) -> Mapping[TopicPartition, CommittedEnd]:
+        if self.is_silent:
+            raise TransientError("the broker does not answer")
         return {place: end for place, end in self.ends.items() if place in places}
 
     def lowest_commits(self) -> Mapping[TopicPartition, GroupOffset]:
@@ -95,6 +99,25 @@ def test_a_pass_lists_what_is_open_though_that_goes_past_its_end(tmp_path: Path)
     while one_pass.turn():
         pass
     assert bench.last_offset("soup", 0) == 17
+
+
+@pytest.mark.usefixtures("led")
+def test_a_pass_lists_what_is_open_beyond_the_checkpoint_of_a_broker_that_is_silent_now(tmp_path: Path) -> None:
+    broker = Ahead(soup=15)
+    bench = Bench(tmp_path, asked=broker)
+    bench.settings = ArchivalConfig(offload=OffloadMode.STREAMING)
+    bench.broker.partition("soup", 0)
+    bench.broker.commit("soup", 0, 15)
+    [row] = archive_all(bench.fleet, PassRequest().policy)
+    assert (row.last_offset, row.error) == (14, None)
+    broker.ends = Ahead(soup=18).ends
+    bench.clock.advance(60_000)
+    bench.scheduler.rescan()
+    bench.turns()
+    assert bench.fleet.held_to(TopicPartition("soup", 0)) == 18
+    broker.is_silent = True
+    [row] = archive_all(bench.fleet, PassRequest().policy)
+    assert (row.last_offset, row.error) == (17, None)
 
 
 def test_a_pass_that_is_stopped_before_it_begins_does_nothing(bench: Bench) -> None:

@@ -12,12 +12,14 @@ import structlog
 from archival import cluster_archiver
 from archival.cluster_archiver import COLLECT_S, ClusterArchiver, ClusterArchiverEquipment
 from archival.config import ClusterConfig
+from headwater_core import milestones
 from headwater_core.errors import CorruptData, ForeignOwner, NotFound
+from headwater_core.objectstore.digest import digest_of
 from headwater_core.segments.metadata.cluster_metadata import ClusterMetadata
 from headwater_core.segments.metadata.record_schemas import SCRAM
 from manifests import cluster_list, cluster_snapshot, keys
-from manifests.cluster_snapshot import load_snapshot
-from manifests.cluster_survey import survey_snapshots
+from manifests.cluster_snapshot import load_snapshot, open_snapshot
+from manifests.cluster_survey import snapshot_objects, survey_snapshots
 from manifests.repository import ManifestRepository
 from tests.archival.cluster_world import ClusterWorld, Plant, a_state, later
 from tests.headwater_core.objectstore.memory import MemoryStore
@@ -78,7 +80,7 @@ def _no_pause(patch: pytest.MonkeyPatch) -> None:
 
 
 def _no_lease(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(cluster_list, "LEASE_MS", 0)
+    patch.setattr(cluster_archiver, "LEASE_MS", 0)
 
 
 def _collects_what_is_on_its_way(patch: pytest.MonkeyPatch) -> None:
@@ -197,14 +199,12 @@ def test_a_late_agent_that_finds_no_list_makes_it_again_and_adds_nothing() -> No
     late = OneAgent(agent.store, agent.clock)
     late.sees = a_state(1, 15, 7, agent.clock.now_ms() - 5)
     assert late.archiver.step(requested=True) is None
-    assert (late.newest.number, late.newest.position, late.newest.has_secrets) == (2, (1, 20), None)
+    assert (late.newest.number, late.newest.position, late.newest.has_secrets) == (2, (1, 20), True)
     assert late.newest.appended_ms == agent.sees.appended_ms
     taken = agent.archiver.step()
     assert taken is None
     agent.archiver.collect()
-    taken = agent.archiver.step(requested=True)
-    assert taken is not None
-    assert (taken.number, taken.has_secrets) == (3, True)  # whether the adopted one has them, nobody knows
+    assert agent.archiver.step(requested=True) is None  # the object says that it has secrets
 
 
 def test_an_older_list_that_was_put_back_gives_no_number_twice_and_time_to_notice() -> None:
@@ -243,7 +243,10 @@ def test_without_secrets_none_is_stored_and_an_agent_with_them_adds_them() -> No
     assert having.archiver.step(requested=True) is None
     again = OneAgent(without.store, without.clock, secrets=False)
     again.sees = replace(a_state(1, 99, 0), appended_ms=without.clock.now_ms())
-    assert again.archiver.step(requested=True) is None  # nothing but secrets could differ
+    third = again.archiver.step(requested=True)
+    assert third is not None
+    assert not third.has_secrets
+    assert again.archiver.step(requested=True) is None
 
 
 def test_a_lost_list_is_made_again_and_numbers_go_on() -> None:
@@ -256,7 +259,11 @@ def test_a_lost_list_is_made_again_and_numbers_go_on() -> None:
     agent.archiver.attempt()
     listed = agent.repository.load_snapshots()
     assert listed is not None
-    assert [each.number for each in listed.snapshots] == [1, 2, 3]
+    assert [each.number for each in listed.snapshots] == [1, 2]
+    agent.sees = a_state(1, 30, 2)
+    third = agent.archiver.step(requested=True)
+    assert third is not None
+    assert third.number == 3
     for each in listed.snapshots:
         load_snapshot(agent.store, each)
     assert agent.archiver.collect() == 0
@@ -355,3 +362,159 @@ def test_without_a_metadata_log_nothing_happens() -> None:
     off = OneAgent(snapshots=False)
     assert off.archiver.step() is None
     assert list(off.store.list("")) == []
+
+
+def grown(agent: OneAgent, days: int) -> None:
+    """With a snapshot a day."""
+    for day in range(days):
+        agent.sees = a_state(1, 10 + day, day, agent.clock.now_ms())
+        assert agent.archiver.step(requested=True) is not None
+        agent.clock.advance(86_400_000)
+        agent.sees = replace(agent.sees, end_offset=10 + day, appended_ms=agent.clock.now_ms())
+
+
+def numbers(agent: OneAgent) -> list[int]:
+    listed = agent.repository.load_snapshots()
+    assert listed is not None
+    return [each.number for each in listed.snapshots]
+
+
+def test_retention_acts_though_nothing_changes_any_more() -> None:
+    agent = OneAgent(retention_s=5 * 86_400)
+    grown(agent, 10)
+    agent.archiver.collect()
+    assert numbers(agent) == [5, 6, 7, 8, 9, 10]
+    agent.clock.advance(3 * 86_400_000)
+    agent.sees = replace(agent.sees or a_state(1, 1, 1), appended_ms=agent.clock.now_ms())
+    agent.archiver.collect()
+    assert numbers(agent) == [8, 9, 10]
+    agent.clock.advance(30 * 86_400_000)
+    agent.sees = replace(agent.sees or a_state(1, 1, 1), appended_ms=agent.clock.now_ms())
+    agent.archiver.collect()
+    assert numbers(agent) == [10]
+    agent.clock.advance(cluster_list.LEASE_MS)
+    agent.archiver.collect()
+    assert [name.number for name, _ in snapshot_objects(agent.store)] == [10]
+
+
+class SetClock(WorldClock):
+    """A wall clock that is put ahead."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ahead_ms = 0
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self.ahead_ms
+
+
+@pytest.mark.parametrize("who", ["agent", "agent and store", "agent, after a restart"])
+def test_a_clock_put_ahead_drops_nothing(who: str) -> None:
+    clock = SetClock()
+    agent = OneAgent(MemoryStore(clock if "store" in who else WorldClock()), clock, retention_s=5 * 86_400)
+    grown(agent, 4)
+    clock.ahead_ms = 400 * 86_400_000
+    if "restart" in who:
+        sees = agent.sees
+        agent = OneAgent(agent.store, clock, retention_s=5 * 86_400)
+        agent.sees = sees
+    agent.archiver.collect()
+    assert numbers(agent) == [1, 2, 3, 4]
+    agent.sees = a_state(1, 100, 77, clock.now_ms() - clock.ahead_ms)
+    assert agent.archiver.step(requested=True) is not None
+    agent.archiver.collect()
+    assert numbers(agent) == [1, 2, 3, 4, 5]
+
+
+def test_what_was_dropped_is_deleted_a_lease_after_it_was_seen_whatever_the_clock_says() -> None:
+    clock = SetClock()
+    agent = OneAgent(clock=clock, retention_s=86_400)
+    grown(agent, 3)
+    assert agent.archiver.collect() == 0
+    clock.ahead_ms = 5 * cluster_list.LEASE_MS
+    assert agent.archiver.collect() == 0
+    assert len(snapshot_objects(agent.store)) == 3
+    clock.advance(cluster_list.LEASE_MS)
+    assert agent.archiver.collect() == 1
+
+
+def test_secrets_switched_off_leave_the_newest_snapshot_though_nothing_changes() -> None:
+    having = OneAgent()
+    assert having.archiver.step() is not None
+    without = OneAgent(having.store, having.clock, secrets=False)
+    without.sees = having.sees
+    taken = without.archiver.step(requested=True)
+    assert taken is not None
+    assert not taken.has_secrets
+    assert SCRAM not in load_snapshot(without.store, taken).others
+    assert without.archiver.step(requested=True) is None
+    assert having.archiver.collect() == 0  # looks again
+    assert having.archiver.step(requested=True) is not None  # the other one is set otherwise
+    assert without.archiver.collect() == 0
+    assert without.archiver.step(requested=True) is None  # once: two agents that are set otherwise do not take turns
+
+
+def test_a_requested_snapshot_is_taken_though_another_agent_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    agent, other, came = OneAgent(), OneAgent(), list[int]()
+    other = OneAgent(agent.store, agent.clock)
+
+    def first(name: str) -> None:
+        if name == "cluster_snapshot_uploaded" and len(came) < 2:
+            came.append(0)
+            other.sees = a_state(1, 20 + len(came), len(came))
+            other.archiver.step(requested=True)
+
+    agent.sees = a_state(1, 30, 9)
+    monkeypatch.setattr(milestones, "observer", first)
+    taken = agent.archiver.step(requested=True)
+    assert taken is not None
+    assert (taken.end_offset, agent.newest.end_offset) == (30, 30)
+
+
+def test_why_the_last_attempt_failed_is_known_and_for_how_long_the_state_has_not_been_archived() -> None:
+    agent = OneAgent()
+    assert agent.archiver.attempt() is None
+    assert (agent.archiver.lag_s(), agent.archiver.tally.failure) == (0, "")
+    agent.store.replace(keys.CLUSTER_LIST, b"{}", expected_tag=agent.store.get(keys.CLUSTER_LIST)[1])
+    agent.sees = a_state(1, 20, 1)
+    agent.clock.advance(60_000)
+    failure = agent.archiver.attempt()
+    assert isinstance(failure, CorruptData)
+    agent.clock.advance(120_000)
+    assert agent.archiver.lag_s() == 120
+    assert agent.archiver.tally.failure == str(failure)
+    assert agent.archiver.tally.failed_ms == agent.clock.now_ms() - 120_000
+    agent.store.delete(keys.CLUSTER_LIST)
+    assert agent.archiver.attempt() is None
+    assert (agent.archiver.lag_s(), agent.archiver.tally.failure) == (0, "")
+
+
+def test_without_a_list_an_object_says_what_it_is() -> None:
+    agent = OneAgent(secrets=False)
+    agent.archiver.step()
+    agent.store.delete(keys.CLUSTER_LIST)
+    adopted = survey_snapshots(agent.repository).listed.newest
+    assert adopted.has_secrets is None
+    opened = open_snapshot(agent.store, adopted)
+    assert (opened.listed.has_secrets, opened.cluster_id, adopted.digest) == (False, "kitchen", None)
+    assert opened.listed.digest == digest_of(agent.store.get(adopted.key)[0])
+    assert agent.archiver.step(requested=True) is None
+    other = OneAgent(agent.store, agent.clock)
+    other.archiver = ClusterArchiver(replace(other.archiver._equipment, cluster_id=lambda: "pantry"))
+    with pytest.raises(ForeignOwner, match="snapshot of cluster kitchen"):
+        other.archiver.step(requested=True)
+
+
+def test_another_snapshot_in_the_place_of_one_is_known_for_what_it_is() -> None:
+    agent = OneAgent()
+    first = agent.archiver.step()
+    agent.sees = a_state(1, 20, 1)
+    second = agent.archiver.step(requested=True)
+    assert first is not None
+    assert second is not None
+    raw, _ = agent.store.get(first.key)
+    agent.store.delete(second.key)
+    agent.store.put(second.key, io.BytesIO(raw), size_bytes=len(raw))
+    for listed in (second, msgspec.structs.replace(second, digest=None, size_bytes=len(raw))):
+        with pytest.raises(CorruptData, match="it is snapshot 1 of cluster kitchen, up to 10"):
+            load_snapshot(agent.store, listed)

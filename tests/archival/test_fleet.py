@@ -153,17 +153,29 @@ def test_of_streaming_partitions_those_with_nothing_open_are_looked_at_seldom(tm
         bench.clock.advance(60_000)
         bench.turns()
     assert bench.fleet._budget.used_bytes == 0
-    turns = 0
-    for _ in range(12):
-        bench.clock.advance(10_000)
-        turns += bench.turns()
-    assert turns <= 3 * 2, "each once in a tenth of the age, 600 s"
+    bench.clock.advance(300_000)
+    assert bench.turns() == 0, "a rescan shows what is new, and comes before a tenth of the age"
     bench.broker.roll("soup", 1)
-    bench.clock.advance(60_000)
+    bench.scheduler.rescan()
     bench.turns()
     assert bench.fleet._budget.used_bytes > 0
     bench.clock.advance(10_000)
     assert bench.turns() == 1, "the one with an open object"
+
+
+def test_where_rescans_are_seldom_they_are_looked_at_once_in_a_tenth_of_the_age(tmp_path: Path) -> None:
+    bench = streaming_bench(tmp_path, partitions=3)
+    bench.settings = replace(bench.settings, rescan_s=3600)
+    for _ in range(11):
+        bench.clock.advance(60_000)
+        bench.turns()
+    assert bench.fleet._budget.used_bytes == 0
+    bench.clock.advance(60_000)
+    assert bench.turns() == 3
+    bench.broker.roll("soup", 1)
+    bench.clock.advance(60_000)
+    bench.turns()
+    assert bench.fleet._budget.used_bytes > 0
 
 
 def test_a_topic_that_is_deleted_returns_what_its_open_objects_held(tmp_path: Path) -> None:
@@ -580,6 +592,54 @@ def test_a_trigger_holds_segments_back_until_it_comes_and_gives_way_where_retent
         assert archived() == 30
     said = [(each["event"], each["topic"]) for each in logs if each["event"].startswith("trigger_")]
     assert said == [("trigger_not_applied", "soup"), ("trigger_applied", "soup")]
+
+
+def test_what_is_streamed_waits_for_its_trigger_and_is_followed_where_retention_is_shorter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look, age_ms = LogDirs.look, [7_200_000]
+
+    def reported(dirs: LogDirs, place: TopicPartition) -> LocalLog:
+        return replace(look(dirs, place), retention=Retention(age_ms[0], None, "the topic's retention.ms"))
+
+    monkeypatch.setattr(LogDirs, "look", reported)
+    bench = Bench(tmp_path, MemoryStore())
+    bench.broker.partition("soup", 0, segments=3)
+    bench.clock.at_ms = int(time.time() * 1000)
+    bench.settings = ArchivalConfig(
+        archive=ArchiveMode.MANUAL, offload=OffloadMode.STREAMING, offload_after_s=3600, max_segment_age_s=5, seal_timeout_s=10**6
+    )
+
+    def turns() -> int:
+        bench.clock.advance(1_000)
+        bench.scheduler.rescan()
+        bench.turns()
+        return bench.last_offset("soup", 0)
+
+    with capture_logs() as logs:
+        assert turns() == -1
+        bench.clock.advance(10_000)
+        assert bench.turns() == 0, "it is not looked at every half second"
+        bench.clock.advance(3_601_000)
+        assert turns() == 19
+        bench.broker.roll("soup", 0)
+        os.utime(bench.broker.segments("soup", 0)[2], (bench.clock.at_ms / 1000,) * 2)
+        assert turns() == 19
+        age_ms[0] = 3_600_000
+        assert turns() == 19
+        assert bench.fleet._budget.used_bytes > 0, "what is committed is taken"
+        bench.clock.advance(5_000)
+        bench.turns()
+        assert bench.last_offset("soup", 0) == 29
+        age_ms[0] = 7_200_000
+        bench.broker.roll("soup", 0)
+        os.utime(bench.broker.segments("soup", 0)[3], (bench.clock.at_ms / 1000,) * 2)
+        assert turns() == 29
+    head = bench.head("soup", 0)
+    assert head is not None
+    assert [(each.last_offset, each.layout) for each in head.entries] == [(19, "streaming"), (29, "streaming")]
+    said = [(each["event"], each.get("consequence")) for each in logs if each["event"].startswith("trigger_")]
+    assert said == [("trigger_not_applied", "what is committed is archived while it is written"), ("trigger_applied", None)]
 
 
 def test_a_broker_whose_retention_nobody_says_is_warned_of_once(tmp_path: Path) -> None:

@@ -56,3 +56,12 @@ def test_one_that_was_seen_and_is_gone_is_never_none(repository: ManifestReposit
         held.reload()
     with pytest.raises(CorruptData, match="it listed the objects below"):
         held.reload_lost(0)
+
+
+def test_what_was_committed_is_the_same_when_it_is_read(repository: ManifestRepository) -> None:
+    """A reader knows its digest, and a writer does not."""
+    held = HeldHead(PARTITION, repository)
+    held.commit(a_head())
+    assert not held.reload()
+    another_commit(repository)
+    assert held.reload()

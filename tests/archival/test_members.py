@@ -1,5 +1,6 @@
 """Which archivers are kept, which are dropped to make room, and what is forgotten."""
 
+import threading
 from typing import cast
 
 import pytest
@@ -21,6 +22,12 @@ class Archiver:
     def __init__(self) -> None:
         self.head, self.head_bytes, self.is_waiting, self.is_streaming = None, 100, False, False
         self.given_up = 0
+        self.keeps, self.hangs = False, threading.Event()
+        self.hangs.set()
+
+    def end(self) -> bool:
+        self.hangs.wait()
+        return not self.keeps
 
     def give_up(self, reason: str) -> None:
         assert reason
@@ -121,6 +128,21 @@ def test_what_is_forgotten_gives_up_what_it_holds_open_while_others_go_on(known:
     else:
         known.retain([TWO.topic_partition])
     assert (gone.given_up, other.given_up) == (1, 0)
+
+
+def test_at_the_end_what_is_open_is_dropped_and_what_stays_is_named(known: Members) -> None:
+    dropped, kept, hanging = (cast(Archiver, step(known, each, rest=None)) for each in (ONE, TWO, THREE))
+    for each in (dropped, kept, hanging):
+        each.is_streaming = True
+    assert known.end_streams(60.0) == []
+    kept.keeps = True
+    assert known.end_streams(60.0) == [TWO]
+    dropped.is_streaming = False
+    hanging.hangs.clear()
+    assert known.end_streams(0.01) == [TWO, THREE]
+    hanging.hangs.set()
+    kept.is_streaming = hanging.is_streaming = False
+    assert known.end_streams(60.0) == []
 
 
 def test_what_is_gone_is_forgotten_with_its_place(known: Members) -> None:

@@ -1,13 +1,17 @@
 """The order in which retention takes what is not archived."""
 
+import struct
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archival.plan.retention_deadline import deadline_ms, too_near_ms
+from archival.plan import retention_deadline
+from archival.plan.retention_deadline import counted_from_ms, deadline_ms, too_near_ms
+from headwater_core.segments.index_hints import TimeHint, largest_timestamp
 from headwater_core.segments.local_log import Generation, LocalLog
 from headwater_core.segments.metadata.cluster_metadata import Retention
 from tests.archival.builders import a_log
@@ -46,6 +50,28 @@ def test_what_comes_later_in_a_log_is_never_due_earlier(written_ms: list[int], a
     log = aged(*written_ms, retention=Retention(age_ms, size_bytes))
     due = [deadline_ms(log, offset) for offset in range(0, 10 * len(written_ms), 10)]
     assert all(before is not None and after is not None and before <= after for before, after in pairwise(due))
+
+
+def test_of_some_more_segments_than_are_remembered_most_indexes_are_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = aged(*[9000] * 71, retention=None)
+    segments = [replace(each, directory=tmp_path) for each in log.segments[:-1]]
+    for at, each in enumerate(segments):
+        each.path.with_suffix(".timeindex").write_bytes(struct.pack(">qi", at, 9))
+    reads = 0
+
+    def counted(path: Path, base_offset: int) -> TimeHint | None:
+        nonlocal reads
+        reads += 1
+        return largest_timestamp(path, base_offset)
+
+    monkeypatch.setattr(retention_deadline, "largest_timestamp", counted)
+    monkeypatch.setattr(retention_deadline, "_known", retention_deadline._KnownTimes())
+    monkeypatch.setattr(retention_deadline, "_KNOWN_MAX", 64)
+    for rounds in range(6):
+        before = reads
+        assert [counted_from_ms(each) for each in segments] == list(range(70))
+        assert reads - before <= (70 if rounds == 0 else 30)
+    assert len(retention_deadline._known._times) == 64
 
 
 @pytest.mark.parametrize(

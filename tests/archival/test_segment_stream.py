@@ -9,12 +9,14 @@ from typing import Any, BinaryIO
 import pytest
 
 from archival.obstacle import Obstacle
-from archival.partition import segment_stream
+from archival.partition import stream_writers
 from archival.partition.source import open_segment
+from archival.partition_status import status_of
 from archival.plan.policy import StreamLimits
 from headwater_core.errors import CorruptData, HeadwaterError, SuspectedGap, TransientError, UnsupportedFormat
 from headwater_core.layouts import open_layout
 from headwater_core.layouts.streaming import offload_handle
+from headwater_core.layouts.streaming.stream_format import decode_stream_index
 from headwater_core.segments import runindex
 from headwater_core.segments.local_log import LocalSegment
 from headwater_core.segments.run_scan import GrowingScan
@@ -33,6 +35,20 @@ def test_one_object_holds_several_segments_and_one_segment_lies_in_several(direc
     agent.run(FLUSH)
     assert ranges(agent.head.entries) == [(0, 24), (25, 29)]
     assert live_bytes(agent.store, agent.head) == written + a_segment(25, 5)
+
+
+def test_a_segment_that_is_sealed_after_all_of_it_was_taken_is_a_ledger_that_has_ended(directory: Directory, agent: Agent) -> None:
+    fill(directory, 0, end=5)
+    agent.run(STREAM)
+    directory.segment(5, a_segment(5, 3))
+    directory.high_watermark(8)
+    agent.run(FLUSH)
+    (entry,) = agent.head.entries
+    key = entry.key + "-index"
+    found = decode_stream_index(agent.store.get(key)[0], key).ledgers
+    assert [(each.ledger_id, each.entries, each.size_bytes) for each in found] == [(0, 5, len(a_segment(0, 5))), (5, 3, None)]
+    assert found[0].closed_ms is not None
+    assert found[1].closed_ms is None, "it is active"
 
 
 def test_history_is_cut_into_objects_of_the_size_that_was_set(directory: Directory, agent: Agent) -> None:
@@ -179,6 +195,29 @@ def test_what_has_no_room_in_the_buffer_is_read_later(directory: Directory, agen
     assert live_bytes(agent.store, agent.head) == written + a_segment(5, 5)
 
 
+def test_the_status_says_that_the_buffer_is_full(directory: Directory, agent: Agent) -> None:
+    fill(directory, 0, end=5)
+    agent.run(STREAM)
+
+    def trouble() -> str:
+        log = agent.logs.look(PARTITION.topic_partition)
+        stream = agent.archiver.open_stream
+        return status_of(PARTITION, log, agent.head, policy=STREAM, tail_age_ms=0, now_ms=0, stream=stream).stream_trouble
+
+    assert trouble() == ""
+    directory.segment(5, a_segment(5, 3))
+    directory.high_watermark(8)
+    agent.budget.bytes_max = 0
+    agent.run(STREAM)
+    assert "archival.offload_buffer_bytes" in trouble()
+    agent.run(FLUSH)
+    assert ranges(agent.head.entries) == [(0, 4)]
+    assert "archival.offload_buffer_bytes" in trouble(), "nothing at all is taken now"
+    agent.budget.bytes_max = 1 << 20
+    agent.run(STREAM)
+    assert trouble() == ""
+
+
 def test_parts_go_while_it_fills_and_their_files_are_closed(directory: Directory, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[int] = []
     grow = MemoryStore.grow
@@ -228,8 +267,8 @@ def test_an_object_ends_before_its_index_is_fuller_than_a_reader_takes(
 
 
 def test_an_object_has_no_more_parts_than_a_store_takes(directory: Directory, agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(offload_handle, "_PARTS_MAX", 3)
-    monkeypatch.setattr(segment_stream, "PART_BYTES", 2_000)
+    monkeypatch.setattr(offload_handle, "PARTS_MAX", 3)
+    monkeypatch.setattr(stream_writers, "PART_BYTES", 2_000)
     written = fill(directory, 0, 50, 100, 150, end=200)
     agent.run(replace(FLUSH, stream=StreamLimits(1 << 30, AGE_MS, completes=True)))
     assert max(each.size_bytes for each in agent.head.entries) <= 3 * 2_000
@@ -246,7 +285,7 @@ def open_files(directory: Directory) -> int:
 def test_a_history_of_small_segments_opens_few_files(
     directory: Directory, agent: Agent, monkeypatch: pytest.MonkeyPatch, part_bytes: int
 ) -> None:
-    monkeypatch.setattr(segment_stream, "PART_BYTES", part_bytes)
+    monkeypatch.setattr(stream_writers, "PART_BYTES", part_bytes)
     written = fill(directory, *range(0, 400, 2), end=400)
     agent.step(STREAM)
     most = 0

@@ -15,7 +15,7 @@ UIDS = count(1)
 
 
 def after(before: Head | None, head: Head, *, streams: bool | None = True, fails: bool = False) -> Head:
-    return with_assignment(before, head, streams=streams, fails=fails, new_uid=lambda: f"{next(UIDS):032x}", now_ms=7)
+    return with_assignment(before, head, streams=streams, fails=fails, new_uid=lambda _: f"{next(UIDS):032x}", now_ms=7)
 
 
 def listing(head: Head, last: int) -> Head:
@@ -59,7 +59,7 @@ def test_switched_off_nothing_is_assigned() -> None:
 
 
 def test_what_others_have_pending_is_theirs() -> None:
-    other = PendingObject(uid="f" * 32, fence=1, layout="chunks", base_offset=3)
+    other = PendingObject(uid="f" * 32, fence=1, layout="another", base_offset=3)
     head = replace(STREAMING, pending=(other, *STREAMING.pending))
     assert after(head, listing(head, 19), fails=True).pending[0] == other
     assert after(head, head, streams=False).pending == (other,)

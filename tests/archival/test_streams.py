@@ -10,7 +10,9 @@ from msgspec.structs import replace as with_fields
 from archival.explanation import Turn, explain
 from archival.partition.streams import PAUSED_MS_MAX
 from archival.partition_status import status_of
-from archival.plan.policy import StreamLimits
+from archival.plan.offload_trigger import bounded
+from archival.plan.policy import Policy, StreamLimits, Triggers
+from archival.plan.stream_plan import OpenStream
 from headwater_core import milestones
 from headwater_core.errors import Fenced, TransientError, UnknownOutcome
 from headwater_core.objectstore.store import ObjectStore
@@ -72,7 +74,7 @@ def test_what_is_taken_is_explained_and_what_follows_waits_for_its_turn(director
     directory.append(0, a_segment(5, 5))
     directory.high_watermark(8)
     head, stream, now_ms = agent.head, agent.archiver.open_stream, agent.clock.now_ms()
-    assert stream == (0, 5, len(written))
+    assert stream == OpenStream(0, 5, len(written))
 
     def look() -> LocalLog:
         return agent.logs.look(PARTITION.topic_partition)
@@ -236,6 +238,83 @@ def test_switched_off_the_open_object_is_completed_first(directory: Directory, a
     agent.run(FLUSH)
     assert [each.layout for each in agent.head.entries] == ["streaming", "segment", "streaming"]
     assert live_bytes(agent.store, agent.head) == written + a_segment(15, 6)
+
+
+def triggered(agent: Agent, log_bytes: int, *, tail_after_ms: int | None = None) -> Policy:
+    """What streaming comes to where a segment goes once more than this lies in the log from its begin on."""
+    policy = replace(STREAM, triggers=Triggers(None, log_bytes), tail_after_ms=tail_after_ms)
+    return bounded(policy, agent.logs.look(PARTITION.topic_partition), agent.clock.now_ms())
+
+
+def test_by_triggers_sealed_segments_go_as_one_object_that_is_closed_at_once(directory: Directory, agent: Agent) -> None:
+    written = fill(directory, 0, 5, 10, end=15)
+    waits = "more than"
+    assert waits in agent.run(triggered(agent, len(written)))[-1]
+    assert (len(agent.head.entries), agent.archiver.open_stream, agent.budget.used_bytes) == (0, None, 0)
+    assert agent.run(triggered(agent, len(a_segment(10, 5))))[:-1] == ["archived"]
+    assert [(each.base_offset, each.last_offset, each.layout) for each in agent.head.entries] == [(0, 9, "streaming")]
+    assert agent.run(triggered(agent, 0)) == ["the rest is in a segment that is not sealed and committed"]
+    directory.segment(15, a_segment(15, 2))
+    directory.high_watermark(17)
+    agent.run(triggered(agent, 0))
+    assert ranges(agent.head.entries) == [(0, 9), (10, 14)]
+    assert live_bytes(agent.store, agent.head) == written
+
+
+def test_a_request_does_not_wait_for_the_trigger(directory: Directory, agent: Agent) -> None:
+    fill(directory, 0, 5, 10, end=15)
+    agent.run(triggered(agent, 1 << 30))
+    agent.run(replace(FLUSH, end=5))
+    assert ranges(agent.head.entries) == [(0, 4)]
+    agent.run(triggered(agent, 1 << 30))
+    assert ranges(agent.head.entries) == [(0, 4)]
+    agent.run(FLUSH)
+    assert ranges(agent.head.entries) == [(0, 4), (5, 14)]
+
+
+def test_what_is_open_when_triggers_are_set_is_completed_first_and_gets_no_more(directory: Directory, agent: Agent) -> None:
+    fill(directory, 0, end=5)
+    agent.run(STREAM)
+    assert agent.archiver.open_stream is not None
+    directory.append(0, a_segment(5, 5))
+    directory.high_watermark(10)
+    assert agent.run(triggered(agent, 1 << 30))[:-1] == ["archived"]
+    assert ranges(agent.head.entries) == [(0, 4)]
+
+
+def test_the_unfinished_end_counts_as_sealed_after_the_seal_timeout(directory: Directory, agent: Agent) -> None:
+    """Then it waits for the trigger's time, as where segments go one by one."""
+    fill(directory, 0, 5, end=8)
+    log = agent.logs.look(PARTITION.topic_partition)
+
+    def policy() -> Policy:
+        waits = replace(STREAM, triggers=Triggers(2_000, None), tail_after_ms=1_000)
+        return bounded(waits, log, log.segments[0].generation.modified_ns // 10**6 + 2_000)
+
+    agent.run(policy())
+    assert ranges(agent.head.entries) == [(0, 4)]
+    agent.clock.advance(2_999)
+    agent.run(policy())
+    assert ranges(agent.head.entries) == [(0, 4)]
+    agent.clock.advance(1)
+    agent.run(policy())
+    assert ranges(agent.head.entries) == [(0, 4), (5, 7)]
+
+
+def test_what_triggers_hold_back_is_explained(directory: Directory, agent: Agent) -> None:
+    fill(directory, 0, 5, end=8)
+    waits = replace(STREAM, triggers=Triggers(None, 1 << 30))
+    agent.run(triggered(agent, 1 << 30))
+    log, stream = agent.logs.look(PARTITION.topic_partition), agent.archiver.open_stream
+    found = explain(log, agent.head, policy=waits, tail_age_ms=0, now_ms=agent.clock.now_ms(), turn=Turn(), stream=stream)
+    assert [(each.base_offset, each.next_offset, each.why.kind) for each in found] == [(0, 5, "trigger"), (5, 8, "active")]
+    status = status_of(PARTITION, log, agent.head, policy=waits, tail_age_ms=0, now_ms=agent.clock.now_ms(), stream=stream)
+    assert (status.state, "more than" in status.reason) == ("waiting", True)
+    agent.run(STREAM)
+    log, stream = agent.logs.look(PARTITION.topic_partition), agent.archiver.open_stream
+    found = explain(log, agent.head, policy=waits, tail_age_ms=0, now_ms=agent.clock.now_ms(), turn=Turn(), stream=stream)
+    assert [each.why.kind for each in found] == ["due"], "what was open before is closed next"
+    assert status_of(PARTITION, log, agent.head, policy=waits, tail_age_ms=0, now_ms=0, stream=stream).state == "due"
 
 
 def test_a_compacted_log_goes_run_by_run(directory: Directory, agent: Agent) -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import archival.partition.archiver
 from archival.partition.entry_reader import ArchivedEntries
+from archival.partition.run_names import UniqueNames
 from archival.partition.source import open_segment
 from archival.partition.uploads import Uploads
 from archival.plan.policy import Policy
@@ -439,7 +440,10 @@ def test_a_compacted_log_gets_a_commit_for_each_run(directory: Directory, gather
 
 def test_a_step_before_the_one_that_was_begun_is_its_own() -> None:
     """As when a replacement is begun again."""
-    uploads, segment = Uploads(PARTITION, MemoryStore(), open_layout("segment"), lambda: "0" * 32), a_log(0, 20, hw=20).segments[0]
+    uploads, segment = (
+        Uploads(PARTITION, MemoryStore(), open_layout("segment"), UniqueNames(PARTITION, "segment", lambda: "0" * 32)),
+        a_log(0, 20, hw=20).segments[0],
+    )
     data = io.BytesIO(a_segment(10, 5))
     scan = scan_run(data, start=0, end=len(data.getvalue()), where="a run")
     assert scan
@@ -459,7 +463,10 @@ def test_what_only_the_store_has_is_uploaded_at_a_pace_too(agent: Agent, directo
     entry = agent.head.entries[0]
     scan = ArchivedEntries(agent.store).scan(entry, entry.next_offset, ())
     assert scan
-    uploads, sent = Uploads(PARTITION, agent.store, open_layout("segment"), lambda: "0" * 32), list[int]()
+    uploads, sent = (
+        Uploads(PARTITION, agent.store, open_layout("segment"), UniqueNames(PARTITION, "segment", lambda: "0" * 32)),
+        list[int](),
+    )
     uploads.pace = sent.append
     again = uploads.upload(uploads.new_entry(entry.base_offset, entry.last_offset, scan, 1), ArchivedEntries(agent.store).open(entry), scan)
     assert agent.store.get(again.key)[0] == agent.store.get(entry.key)[0]

@@ -1,4 +1,5 @@
-"""Kill -9 in the middle of a multipart upload to a real S3 server: what is left of it is aborted, and nothing else is touched."""
+"""Kill -9 in the middle of a multipart upload to a real S3 server: what is left of it is aborted, and nothing else is touched. An
+agent that is stopped leaves none."""
 
 import os
 import signal
@@ -16,6 +17,7 @@ from manifests import keys
 from tests.archival.builders import PARTITION, Directory
 from tests.fixtures import KAFKA
 from tests.headwater.conftest import Stage
+from tests.headwater.test_agent import running
 from tests.headwater_core.segments.builders import a_batch
 from tests.s3server import S3Server
 
@@ -32,6 +34,38 @@ def log(tmp_path: Path) -> Path:
     directory.segment(70, a_batch(70, [b"last"]))
     directory.high_watermark(71)
     return directory.root
+
+
+def test_what_an_agent_has_open_when_it_is_stopped_is_aborted_and_written_again(stage: Stage, tmp_path: Path, s3_environ: S3Server) -> None:
+    bucket, directory = s3_environ.bucket(), Directory(tmp_path / "log")
+    directory.segment(0, *(a_batch(number, [bytes([number]) * MIB]) for number in range(8)))  # a part, and some more
+    directory.high_watermark(8)
+    log = directory.root
+    options = ["--store", f"s3://{bucket}/archive", "--set", f"store.endpoint_url={s3_environ.endpoint_url}"]
+    options += ["--set", "archival.offload=streaming", "--set", "log.owned=true"]
+    with closing(s3_environ.client()) as client:
+
+        def unfinished() -> list[Any]:
+            return client.list_multipart_uploads(Bucket=bucket).get("Uploads", [])
+
+        def sent_parts() -> list[Any]:
+            named = [{"Bucket": bucket, "Key": each["Key"], "UploadId": each["UploadId"]} for each in unfinished()]
+            return [part for each in named for part in client.list_parts(**each).get("Parts", [])]
+
+        with running(stage, log, *options) as agent:
+            until_s = time.monotonic() + DEADLINE_S
+            while not sent_parts():
+                assert agent.process.poll() is None
+                assert time.monotonic() < until_s
+                time.sleep(0.05)
+            assert agent.stop() == 0
+            assert "uploads_left_unfinished" not in {each["event"] for each in agent.events}
+        assert unfinished() == []
+        assert stage.run("archive", *options, log=log).code == 0
+        assert unfinished() == []
+    [row] = stage.run("topics", "entries", PARTITION.topic, "-o", "jsonl", *options).rows
+    assert (row["base_offset"], row["last_offset"], row["layout"]) == (0, 7, "streaming")
+    assert stage.run("verify", "--data", *options).code == 0
 
 
 @pytest.mark.slow

@@ -17,15 +17,18 @@ from archival.config import ArchivalConfig
 from archival.partition import archiver, release, streams
 from headwater import cli
 from headwater.session import RUNS_MAX
+from headwater_core.layouts import open_layout
 from headwater_core.objectstore.directory import DirectoryStore
 from headwater_core.segments.log_dirs import LogDirs
-from manifests import keys
+from manifests import chunk_keys, keys
+from manifests.entry import Entry
 from manifests.head import Head
 from manifests.repository import ManifestRepository
 from manifests.topic_survey import survey_topics
 from tests.e2e.sample_topics import SEGMENTS, TOPICS, a_sample_log, read, sample_records
 from tests.fixtures import KAFKA
 from tests.headwater.conftest import Stage
+from tests.peers.kafka import free_port
 
 ROOT = KAFKA.parents[2]
 DIRECTORY_STEPS = ("directory.written", "directory.named")
@@ -170,6 +173,90 @@ def test_killed_while_it_streams(stage: Stage, kill: str) -> None:
     assert "streaming" in {entry.layout for head in found for entry in head.entries}
     assert all(head.pending[-1].is_assigned for head in found if head.pending)
     for head in found:
+        assert not any(entry.gap for entry in head.entries)
+        assert all(entry.next_offset == after.base_offset for entry, after in zip(head.entries, tuple(head.entries)[1:], strict=False))
+    assert read(stage, "read_committed", log) == sample_records("read_committed")
+    assert read(stage, "read_uncommitted", None) == sample_records("read_uncommitted")
+
+
+CHUNKED = {"append": ("layout=chunks", "max_segment_bytes=24KiB"), "fixed": ("layout=chunks", "chunk_variant=fixed", "chunk_bytes=4KiB")}
+
+
+def chunked(variant: str) -> tuple[str, ...]:
+    settings = CHUNKED.get(variant, (f"layout={variant}",))
+    return tuple(word for setting in settings for word in ("--set", f"archival.{setting}"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kill", "first", "then"),
+    [
+        ("directory.written:20", "fixed", "fixed"),
+        ("directory.named:60", "fixed", "append"),
+        ("directory.written:45", "append", "append"),
+        ("archive.uploaded", "fixed", "fixed"),
+        ("archive.uploaded:2", "append", "append"),
+        ("archive.uploaded:3", "append", "segment"),
+        ("archive.committed", "append", "fixed"),
+        ("archive.claimed:2", "blocks", "append"),
+        ("release.log_unlinked:2", "fixed", "append"),
+    ],
+)
+def test_killed_while_it_archives_in_chunks(stage: Stage, kill: str, first: str, then: str) -> None:
+    """Whatever layout it continues in; under a new fence, so that what is left of a segment is nobody's to continue."""
+    log = a_sample_log(stage.root)
+    killed(stage, kill, *FLUSH, *chunked(first), "--log-dir", str(log))
+    assert read(stage, "read_uncommitted", log) == sample_records("read_uncommitted")
+    again = stage.run(*FLUSH, *chunked(then), log=log)
+    assert again.code == 0, again.err
+    assert_each_once(stage, log)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", CHUNKED)
+@pytest.mark.parametrize("kill", ["merge.planned", "merge.uploaded", "archive.committed"])
+def test_killed_while_chunks_become_one_object(stage: Stage, kill: str, variant: str) -> None:
+    """By an agent, in its own time; the next one takes it up again, and collection leaves nothing but what is listed."""
+    log = a_sample_log(stage.root)
+    assert stage.run(*FLUSH, *chunked(variant), log=log).code == 0
+    listen = f"control.listen=127.0.0.1:{free_port()}"
+    agent = [
+        *(
+            "agent",
+            "--log-dir",
+            str(log),
+            *chunked(variant),
+            "--set",
+            "log.owned=true",
+            "--set",
+            "archival.merge_after=1s",
+            "--set",
+            "archival.rescan=1s",
+        )
+    ]
+    agent += ["--set", listen, "--set", "gateway.listen=127.0.0.1:0", "--set", "admin.listen="]
+    killed(stage, kill, *agent)
+    assert read(stage, "read_uncommitted", log) == sample_records("read_uncommitted")
+    if kill != "archive.committed":
+        killed(stage, "archive.committed", *agent)
+    assert any(entry.key.endswith(("/segment", "-seg")) for head in heads(stage) for entry in head.entries)
+    assert_each_once(stage, log)
+    for _ in range(2):
+        assert stage.run("gc", "--yes", "--set", "archival.reader_lease=0s", "--log-dir", str(log)).code == 0
+    store = DirectoryStore(stage.bucket)
+    listed = {name for head in heads(stage) for entry in head.entries for name in objects_of(entry)}
+    assert {info.key for info in store.list(chunk_keys.CHUNKS)} <= listed
+    assert_each_once(stage, log)
+
+
+def objects_of(entry: Entry) -> set[str]:
+    return {entry.index_key, *(key for key, _ in open_layout(entry.layout).data_objects(entry))}
+
+
+def assert_each_once(stage: Stage, log: Path) -> None:
+    """Every record is there once, and every byte right."""
+    assert stage.run("verify", "--data", log=log).code == 0
+    for head in heads(stage):
         assert not any(entry.gap for entry in head.entries)
         assert all(entry.next_offset == after.base_offset for entry, after in zip(head.entries, tuple(head.entries)[1:], strict=False))
     assert read(stage, "read_committed", log) == sample_records("read_committed")

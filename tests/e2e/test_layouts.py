@@ -170,4 +170,4 @@ def test_what_an_offloader_transforms_is_the_same_records(
 def test_a_layout_that_is_not_known_is_refused(stage: Stage) -> None:
     ran = stage.run("archive", "--set", "archival.layout=bricks", log=Path("/"))
     assert ran.code == 2
-    assert "blocks, segment" in ran.err
+    assert "blocks, chunks, segment" in ran.err
