@@ -3,34 +3,46 @@
 from collections.abc import Iterable
 from uuid import uuid4
 
+from msgspec.structs import replace
+
 from headwater_core.clock import Clock, SystemClock
 from manifests.repository import ManifestRepository
 from recovery.cluster_state import find_snapshot, with_cluster
 from recovery.completion import RecoveryStatus, status
-from recovery.discovery import discover, find_lost_runs
+from recovery.discovery import discover, find_lost_runs, is_pattern
+from recovery.held_settings import finish, held_of
 from recovery.identity import new_kafka_id
 from recovery.placement import Progress
 from recovery.planner import make_plan
 from recovery.recovery_plan import Options, PartitionPlan, RecoveryPlan, Request, TopicPlan, decode_plan, encode_plan
 from recovery.report import RecoveryReport
+from recovery.requested_ends import find_ends
 from recovery.restoration import MILESTONES, apply
 from recovery.revision import settled
 from recovery.snapshot_topics import as_in_snapshot
 from recovery.target import awaits_broker
+from recovery.topic_download import DownloadOutcome, TopicDownload, bring_back
+from recovery.unlisted_runs import unlisted_notes
 
 __all__ = [
     "MILESTONES",
+    "DownloadOutcome",
     "Options",
     "PartitionPlan",
     "Progress",
     "RecoveryPlan",
     "RecoveryReport",
     "RecoveryStatus",
+    "TopicDownload",
     "TopicPlan",
     "apply",
     "awaits_broker",
+    "bring_back",
     "decode_plan",
     "encode_plan",
+    "finish",
+    "held_of",
+    "is_pattern",
     "plan",
     "status",
 ]
@@ -53,7 +65,9 @@ def plan(
     snapshot = None if request.options.cluster is None else find_snapshot(repository, request.options.cluster)
     if snapshot is not None:
         found = as_in_snapshot(found, snapshot.state, repository, unlisted=request.options.unlisted_topics)
-    made = make_plan(found, request, now_ms=now_ms, recovery_id=uuid4().hex, cluster_id=new_kafka_id())
+    ends = find_ends(found.topics, request.options, repository.store)
+    made = make_plan(found, request, now_ms=now_ms, recovery_id=uuid4().hex, cluster_id=new_kafka_id(), ends=ends)
     if snapshot is not None:
         made = with_cluster(made, snapshot)
+    made = replace(made, notes=(*made.notes, *unlisted_notes(repository, found.topics)))
     return settled(made, repository, lambda each: find_lost_runs(repository.store, each), now_ms)

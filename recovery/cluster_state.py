@@ -4,31 +4,53 @@ The plan names the snapshot and holds nothing of it that is secret; the copy bes
 archive keeps of snapshots meanwhile.
 """
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from headwater_core.errors import NotFound, UsageError, VerificationFailed
+from headwater_core.errors import CorruptData, NotFound, UsageError, VerificationFailed
 from headwater_core.objectstore.digest import digest_of
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.segments.metadata.cluster_metadata import ClusterMetadata
-from headwater_core.segments.metadata.metadata_records import RESOURCE_BROKER, ConfigRecord
-from headwater_core.segments.metadata.record_schemas import ACL, QUOTA, SCRAM, TOKEN
+from headwater_core.segments.metadata.metadata_records import RESOURCE_BROKER, ConfigRecord, decode_metadata_record
+from headwater_core.segments.metadata.record_schemas import (
+    ACL,
+    BROKER_CHANGE,
+    CLEAR_ELR,
+    FENCE_BROKER,
+    NO_OP,
+    QUOTA,
+    REGISTER_BROKER,
+    REGISTER_CONTROLLER,
+    SCRAM,
+    TOKEN,
+    UNFENCE_BROKER,
+    UNREGISTER_BROKER,
+    ZK_MIGRATION,
+)
 from manifests.cluster_list import SNAPSHOT_BYTES_MAX, ListedSnapshot
-from manifests.cluster_snapshot import load_snapshot, unpack_snapshot
+from manifests.cluster_snapshot import open_snapshot, unpack_snapshot
 from manifests.cluster_survey import survey_snapshots
 from manifests.repository import ManifestRepository
+from recovery.kafka_releases import METADATA_VERSION, starting_releases
 from recovery.recovery_plan import ClusterPlan, RecoveryPlan
 from recovery.snapshot_topics import with_epochs
-from recovery.target_files import publish, read_if_there
+from recovery.target_files import SECRET_MODE, publish, read_if_there
+from recovery.topic_roles import topics_by_role
 
 _INJECTED = (QUOTA, ACL, SCRAM, TOKEN)
+_SHOWN = 10
+_OF_NODES = frozenset(
+    (REGISTER_BROKER, UNREGISTER_BROKER, FENCE_BROKER, UNFENCE_BROKER, BROKER_CHANGE, REGISTER_CONTROLLER, ZK_MIGRATION, NO_OP, CLEAR_ELR)
+)
+_RESOURCES = {RESOURCE_BROKER: "brokers", 16: "client metrics", 32: "groups"}
 
 
 class SnapshotFound(NamedTuple):
-    """cluster_id: None where the list was lost. note: of the list; """ ""
+    """cluster_id: None where neither the list nor the object says it. note: of the list; "" where all is well"""
 
     listed: ListedSnapshot
     state: ClusterMetadata
@@ -37,14 +59,21 @@ class SnapshotFound(NamedTuple):
 
 
 def find_snapshot(repository: ManifestRepository, which: str) -> SnapshotFound:
-    """The snapshot that `which` names: `latest`, or a number. Raises UsageError, NotFound when there is none, and as load_snapshot."""
+    """The snapshot that `which` names: `latest`, or a number. Raises UsageError, NotFound when there is none, VerificationFailed when it is
+    listed and is missing or damaged, or another one stands in its place, UnsupportedFormat, and what the store raises."""
     if which != "latest" and not (which.isascii() and which.isdecimal() and len(which) <= 10):
         raise UsageError(f"{which[:40]!r} is no number of a snapshot, and not `latest`")
     listed, is_adopted, note = survey_snapshots(repository)
     found = listed.newest if which == "latest" else next((each for each in listed.snapshots if each.number == int(which)), None)
     if found is None:
         raise NotFound(f"there is no snapshot {which}, or not any more; `headwater cluster show --list` has them")
-    return SnapshotFound(found, load_snapshot(repository.store, found), None if is_adopted else listed.cluster_id, note)
+    try:
+        opened = open_snapshot(repository.store, found)
+    except (CorruptData, NotFound) as error:
+        older = [str(each.number) for each in listed.snapshots if each.number != found.number]
+        others = f"; `--at {older[-1]}` takes another one, of those that are listed: {', '.join(older[-_SHOWN:])}" if older else ""
+        raise VerificationFailed(f"{error}{others}") from error
+    return SnapshotFound(opened.listed, opened.state, opened.cluster_id if is_adopted else listed.cluster_id, note)
 
 
 def with_cluster(plan: RecoveryPlan, found: SnapshotFound) -> RecoveryPlan:
@@ -59,17 +88,26 @@ def with_cluster(plan: RecoveryPlan, found: SnapshotFound) -> RecoveryPlan:
     left_out += [f"{name}: a topic of the cluster that the archive does not hold" for name in sorted(state.topics.keys() - planned)]
     topics = tuple(with_epochs(topic, state.topics.get(topic.topic)) for topic in plan.topics)
     if listed.has_secrets is None:
-        notes.append("whether the snapshot was taken with users, tokens and passwords is not known, as it is not in a list")
+        notes.append("whether the snapshot was taken with users, tokens and passwords is not known: neither a list nor the object says it")
     elif not listed.has_secrets:
         left_out.append("users, delegation tokens and passwords in settings: the snapshot was taken with cluster.secrets = false")
-    if state.unread:
-        left_out.append(f"{sum(state.unread.values())} records of kinds {sorted(state.unread)}, which this version does not know")
+    unknown = _unknown_records(found, left_out, notes)
     others = sorted(name for kind, name in state.configs if kind == RESOURCE_BROKER and name not in ("", str(plan.node_id)))
     if others:
-        notes.append(f"settings of brokers {', '.join(others)} are left out: the recovered cluster has broker {plan.node_id} alone")
+        left_out.append(f"settings of brokers {', '.join(others)}: the recovered cluster has broker {plan.node_id} alone")
     if state.others.get(TOKEN):
         notes.append("delegation tokens hold on brokers with the same delegation.token.secret.key alone")
-    notes.append(f"snapshot {listed.number} of the cluster's metadata: metadata.version {state.features.get('metadata.version', 0)}")
+    starts = starting_releases(state.features, plan.request.options.kafka_release)
+    if starts.problem:
+        problems.append(starts.problem)
+    else:
+        notes.append(f"snapshot {listed.number} of the cluster's metadata: {_levels(state.features)}; Kafka {starts} starts on it")
+    used_by = topics_by_role(planned)
+    for role, topics_of_role in used_by.items():
+        notes.append(f"the state of {role} comes back with {', '.join(topics_of_role)}")
+    settings = _counted_settings(state, plan.node_id)
+    if settings:
+        notes.append(f"settings come back of {', '.join(f'{what} ({count})' for what, count in settings.items())}")
     cluster = ClusterPlan(
         number=listed.number,
         key=listed.key,
@@ -81,18 +119,73 @@ def with_cluster(plan: RecoveryPlan, found: SnapshotFound) -> RecoveryPlan:
         acls=len(state.others.get(ACL, {})),
         quotas=len(state.others.get(QUOTA, {})),
         next_producer_id=state.next_producer_id,
+        settings=settings,
+        unknown=unknown,
+        starts_on=starts.releases,
+        used_by=used_by,
     )
     return replace(plan, topics=topics, cluster=cluster, left_out=tuple(left_out), notes=tuple(notes), problems=tuple(problems))
 
 
-def injected_records(state: ClusterMetadata, node_id: int) -> Iterator[bytes]:
-    """What a broker gets beside topics: settings of brokers, groups and client metrics, quotas, ACLs, users, tokens."""
+def _unknown_records(found: SnapshotFound, left_out: list[str], notes: list[str]) -> int:
+    """How many of them the new cluster begins with; what is left out is added. They are sound for Kafka at these feature levels alone, and
+    so is all else: who starts on the one reads the other."""
+    listed, state = found.listed, found.state
+    injected, aside = list(_injectable(state.unknown)), list(_injectable(state.kept))
+    if partitions := sum(bool(each.tags) for topic in state.topics.values() for each in topic.partitions.values()):
+        left_out.append(f"what {partitions} partitions have that this version does not know: their replicas are others")
+    missing = listed.unknown - sum(state.unread.values())
+    if missing > 0 and listed.has_secrets is not False:
+        aside, injected = [*injected, *aside], []
+        left_out.append(f"{missing} records that its writer did not know, and had no room for")
+    elif missing > 0:
+        left_out.append(f"{missing} records that its writer did not know, as nobody can tell whether they are secret")
+    if aside:
+        left_out.append(
+            f"{len(aside)} records of kinds {_kinds(aside)}, which this version does not know: later ones may have undone a part of them"
+        )
+    if injected:
+        notes.append(
+            f"{len(injected)} records of kinds {_kinds(injected)}, which this version does not know, come back byte for byte and in order"
+        )
+    return len(injected)
+
+
+def _injectable(raws: Iterable[bytes]) -> Iterator[bytes]:
+    """Those that are not about brokers and controllers of the lost cluster."""
+    yield from (raw for raw in raws if decode_metadata_record(raw).api_key not in _OF_NODES)
+
+
+def _kinds(raws: Iterable[bytes]) -> list[int]:
+    return sorted({decode_metadata_record(raw).api_key for raw in raws})
+
+
+def _levels(features: Mapping[str, int]) -> str:
+    ordered = sorted(features.items(), key=lambda each: (each[0] != METADATA_VERSION, each[0]))
+    return ", ".join(f"{name} {level}" for name, level in ordered)
+
+
+def _counted_settings(state: ClusterMetadata, node_id: int) -> dict[str, int]:
+    """Of all but topics, by what they are of."""
+    counts = Counter[str]()
+    for (kind, name), settings in state.configs.items():
+        if settings and (kind != RESOURCE_BROKER or name in ("", str(node_id))):
+            counts[_RESOURCES.get(kind, str(kind))] += len(settings)
+    return dict(sorted(counts.items()))
+
+
+def injected_records(state: ClusterMetadata, cluster: ClusterPlan | None, node_id: int) -> Iterator[bytes]:
+    """What a broker gets beside topics: settings of brokers, groups and client metrics, quotas, ACLs, users, tokens, and last what this
+    version does not know."""
     for (kind, name), settings in sorted(state.configs.items()):
         if kind != RESOURCE_BROKER or name in ("", str(node_id)):
             for key, value in sorted(settings.items()):
-                yield ConfigRecord(resource_type=kind, resource_name=name, name=key, value=value).encode()
+                tags = state.config_tags.get((kind, name, key), ())
+                yield ConfigRecord(resource_type=kind, resource_name=name, name=key, value=value, tags=tags).encode()
     for api_key in _INJECTED:
-        yield from sorted(record.raw for record in state.others.get(api_key, {}).values() if record.is_understood)
+        yield from sorted(record.raw for record in state.others.get(api_key, {}).values())
+    if cluster is not None and cluster.unknown:
+        yield from _injectable(state.unknown)
 
 
 def copy_name(cluster: ClusterPlan) -> str:
@@ -112,7 +205,7 @@ def copy_snapshot(cluster: ClusterPlan, into: Path, store: ObjectStore) -> None:
         raise NotFound(f"{cluster.key} is not in the archive any more: plan the recovery again") from error
     if not _is_whole(cluster, packed):
         raise VerificationFailed(f"{cluster.key} is not what the plan names: {len(packed)} bytes, {digest_of(packed)}")
-    publish(path, packed)
+    publish(path, packed, mode=SECRET_MODE)
 
 
 def _is_whole(cluster: ClusterPlan, packed: bytes) -> bool:

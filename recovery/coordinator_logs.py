@@ -10,9 +10,9 @@ from headwater_core.segments.markers import ABORT, COMMIT, read_marker
 from headwater_core.segments.records import decode_batch
 from manifests.entry import Entry
 from recovery.coordinators import OFFSETS, TRANSACTIONS, Commits, States
-from recovery.log_ends import EndingNotes, Place
+from recovery.log_ends import EndingNotes
 from recovery.open_transactions import DAMAGE
-from recovery.recovery_plan import Commit, OffsetAhead, PartitionPlan, Written
+from recovery.recovery_plan import Commit, OffsetAhead, PartitionPlan, Place, Written
 from recovery.runs import fetched
 
 

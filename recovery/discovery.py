@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 
 from headwater_core.errors import (
     CorruptData,
@@ -13,13 +14,14 @@ from headwater_core.errors import (
     UsageError,
     VerificationFailed,
 )
+from headwater_core.layouts import open_layout
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId, parse_incarnation
 from headwater_core.threads import ContextThreads
-from manifests import keys
+from manifests import chunk_keys, keys
 from manifests.entry import Entry
 from manifests.head import Head
-from manifests.repository import ManifestRepository
+from manifests.repository import ManifestRepository, Versioned
 from manifests.topic import TopicManifest
 from manifests.topic_survey import survey_topics
 from recovery.recovery_plan import LostRun, PartitionPlan, RecoveryPlan, TopicPlan
@@ -29,11 +31,15 @@ _READERS = 16  # heads are small, so it is round trips that take the time
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchivedTopic:
-    """The current incarnation of one topic. heads: of those partitions that have one; damaged: what is wrong with the others'."""
+    """The current incarnation of one topic. heads: of those partitions that have one; damaged: what is wrong with the others'; digests: of
+    the heads as the bucket has them; default_policy: the brokers' cleanup policy, for a topic that has none of its own, None where it is
+    not known."""
 
     manifest: TopicManifest
     heads: Mapping[int, Head]
     damaged: Mapping[int, str] = field(default_factory=dict)
+    digests: Mapping[int, str] = field(default_factory=dict)
+    default_policy: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,23 +56,26 @@ class Found:
 
 
 def discover(repository: ManifestRepository, topics: Iterable[str] | None) -> Found:
-    """The named topics, NAME or NAME@TOPIC_ID for an incarnation that the name may no longer mean; with None every one that can be read.
+    """The named topics, NAME or NAME@TOPIC_ID for an incarnation that the name may no longer mean, and of those that match a pattern every
+    one that can be read; with None every one that can be read.
 
-    Raises what is wrong with a named topic, such as NotFound for a name that the archive does not have. With None raises
-    NothingExamined when there is nothing at all, as a wrong bucket must not look like an empty cluster, and
+    Raises what is wrong with a named topic, such as NotFound for a name that the archive does not have, or a pattern that matches none.
+    With None raises NothingExamined when there is nothing at all, as a wrong bucket must not look like an empty cluster, and
     VerificationFailed when nothing of it can be read.
     """
-    if topics is None:
-        manifests, unreadable = survey_topics(repository.store)
-        lost = [f"{each.topic}: {each.error}" for each in unreadable]
-    else:
-        manifests, lost = _named(repository, topics), []
+    patterns = ["*"] if topics is None else [each for each in topics if is_pattern(each)]
+    manifests = _named(repository, [each for each in topics or () if not is_pattern(each)])
+    named = {manifest.topic for manifest in manifests}
+    lost: list[str] = []
+    if patterns:
+        matching, lost = _matching(repository, patterns, required=topics is not None)
+        manifests += [manifest for manifest in matching if manifest.topic not in named]
     found: list[ArchivedTopic] = []
     with ContextThreads(_READERS, "recover-discover") as pool:
         for manifest, archived in zip(manifests, pool.map(lambda each: load_archived(repository, each), manifests), strict=True):
             if isinstance(archived, ArchivedTopic):
                 found.append(archived)
-            elif topics is None:
+            elif manifest.topic not in named:
                 lost.append(f"{manifest.topic}: {archived}")
             else:
                 raise archived
@@ -75,6 +84,24 @@ def discover(repository: ManifestRepository, topics: Iterable[str] | None) -> Fo
     if not found:
         raise NothingExamined("the bucket holds no topics" if topics is None else "no topic was named")
     return Found(topics=found, lost=lost, notes=_notes(repository))
+
+
+def is_pattern(name: str) -> bool:
+    """Whether it stands for every topic that it matches, as `fnmatch` has it."""
+    return bool(set(name) & set("*?["))
+
+
+def _matching(repository: ManifestRepository, patterns: Sequence[str], *, required: bool) -> tuple[list[TopicManifest], list[str]]:
+    """The topics that a pattern matches, and those that cannot be read. Raises NotFound for a pattern that matches none and is `required`
+    to."""
+    manifests, unreadable = survey_topics(repository.store)
+    known = [*(manifest.topic for manifest in manifests), *(each.topic for each in unreadable)]
+    for pattern in patterns:
+        if required and not any(fnmatchcase(name, pattern) for name in known):
+            raise NotFound(f"no topic in the archive matches {pattern[:300]!r}")
+    wanted = {name for name in known for pattern in patterns if fnmatchcase(name, pattern)}
+    lost = [f"{each.topic}: {each.error}" for each in unreadable if each.topic in wanted]
+    return [manifest for manifest in manifests if manifest.topic in wanted], lost
 
 
 def _named(repository: ManifestRepository, topics: Iterable[str]) -> list[TopicManifest]:
@@ -89,21 +116,29 @@ def _named(repository: ManifestRepository, topics: Iterable[str]) -> list[TopicM
 def load_archived(repository: ManifestRepository, manifest: TopicManifest) -> ArchivedTopic | HeadwaterError:
     """The topic with its heads, or what is wrong with it when no head of it can be read; raises what the store raises otherwise."""
     heads: dict[int, Head] = {}
+    digests: dict[int, str] = {}
     damaged: dict[int, HeadwaterError] = {}
     try:
         listed = repository.partitions(manifest.topic, manifest.topic_id)
     except (CorruptData, ForeignOwner, NotFound, UnsupportedFormat) as error:
         return error
     numbers = {each.partition for each in listed}.union(range(manifest.partitions))  # a listing is a hint: an absence is the store's word
-    for partition in map(manifest.partition_id, sorted(numbers)):
+
+    def load(partition: PartitionId) -> Versioned | HeadwaterError | None:
         try:
-            if versioned := repository.load(partition):
-                heads[partition.partition] = versioned.head
+            return repository.load(partition)
         except (CorruptData, ForeignOwner, UnsupportedFormat) as error:
-            damaged[partition.partition] = error
+            return error
+
+    with ContextThreads(min(_READERS, max(1, len(numbers))), "recover-heads") as pool:
+        for number, found in zip(sorted(numbers), pool.map(load, map(manifest.partition_id, sorted(numbers))), strict=True):
+            if isinstance(found, HeadwaterError):
+                damaged[number] = found
+            elif found is not None:
+                heads[number], digests[number] = found.head, found.digest
     if damaged and not heads:
         return next(iter(damaged.values()))
-    return ArchivedTopic(manifest=manifest, heads=heads, damaged={number: str(error) for number, error in damaged.items()})
+    return ArchivedTopic(manifest=manifest, heads=heads, damaged={number: str(error) for number, error in damaged.items()}, digests=digests)
 
 
 def find_lost_runs(store: ObjectStore, plan: RecoveryPlan) -> list[LostRun]:
@@ -112,11 +147,13 @@ def find_lost_runs(store: ObjectStore, plan: RecoveryPlan) -> list[LostRun]:
 
     def of(place: tuple[TopicPlan, PartitionPlan]) -> list[LostRun]:
         topic, partition = place
-        source = PartitionId(plan.source_cluster_id, topic.topic_id, partition.partition, topic.topic)
+        source = topic.archived_id(plan.source_cluster_id, partition.partition)
         both = keys.data_prefix(source), keys.stream_prefix(source)
         prefixes = [each for each in both if any(entry.key.startswith(each) for entry in partition.files)]
+        chunks = (chunk_keys.parse(entry.key) for entry in partition.files)
+        prefixes += sorted({f"{each.place.queue}/" for each in chunks if each is not None})
         sizes = {info.key: info.size_bytes for prefix in prefixes for info in store.list(prefix)}
-        wrong = ((entry, _wrong_length(store, entry, sizes.get(entry.key))) for entry in partition.files)
+        wrong = ((entry, _wrong_length(store, entry, sizes)) for entry in partition.files)
         return [
             LostRun(
                 topic=topic.topic,
@@ -134,13 +171,18 @@ def find_lost_runs(store: ObjectStore, plan: RecoveryPlan) -> list[LostRun]:
         return [lost for found in pool.map(of, places) for lost in found]
 
 
-def _wrong_length(store: ObjectStore, entry: Entry, listed_bytes: int | None) -> str:
-    if listed_bytes is None:
-        try:
-            listed_bytes = store.stat(entry.key).size_bytes
-        except NotFound:
-            return f"the archive lists {entry.key}, and it is gone"
-    return "" if listed_bytes == entry.size_bytes else f"{entry.key} has {listed_bytes} bytes, the manifest lists {entry.size_bytes}"
+def _wrong_length(store: ObjectStore, entry: Entry, sizes: Mapping[str, int]) -> str:
+    """Of an object that holds some of the run; "" when all of them are there as they were written. sizes: by the listing"""
+    for key, size_bytes in open_layout(entry.layout).data_objects(entry):
+        found = sizes.get(key)
+        if found is None:
+            try:
+                found = store.stat(key).size_bytes
+            except NotFound:
+                return f"the archive lists {key}, and it is gone"
+        if found != size_bytes:
+            return f"{key} has {found} bytes, the manifest lists {size_bytes}"
+    return ""
 
 
 def _notes(repository: ManifestRepository) -> Sequence[str]:

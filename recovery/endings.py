@@ -14,8 +14,10 @@ from headwater_core.objectstore.store import ObjectStore
 from headwater_core.threads import ContextThreads
 from recovery.coordinator_logs import clamped, read_commits, read_states, with_commits
 from recovery.coordinators import OFFSETS, TRANSACTIONS, States
-from recovery.log_ends import EndingNotes, LogEnds, Place
-from recovery.recovery_plan import OffsetAhead, PartitionPlan, RecoveryPlan, TopicPlan
+from recovery.cut import cut_of
+from recovery.initial_metadata import first_producer_id
+from recovery.log_ends import EndingNotes, LogEnds
+from recovery.recovery_plan import OffsetAhead, PartitionPlan, Place, RecoveryPlan, TopicPlan
 
 _READERS = 8
 _SHARE_GROUPS = "__share_group_state"
@@ -55,7 +57,14 @@ def with_endings(plan: RecoveryPlan, store: ObjectStore) -> Ended:
         if moved and not plan.request.options.keep_offsets:
             ended[OFFSETS, partition.partition] = with_commits(partition, moved)
     unknown = states.unknown.union(*(commits.unknown for commits in found))
-    texts = (*sorted(notes.texts), *_notes(plan, ahead, unknown))
+    left = {(topic.topic, each.partition): each.start_offset for topic in plan.topics for each in topic.partitions if each.left}
+    below = {
+        (key.group, *place)
+        for commits in found
+        for key, at in commits.outcome()
+        if at.value.offset < left.get(place := (key.topic, key.partition), 0)
+    }
+    texts = (*sorted(notes.texts), *_notes(plan, ahead, unknown), *_notes_below(below))
     ended_plan = replace(
         plan,
         topics=tuple(
@@ -65,7 +74,21 @@ def with_endings(plan: RecoveryPlan, store: ObjectStore) -> Ended:
         offsets_ahead=tuple(ahead),
         endings=texts,
     )
+    ended_plan = replace(ended_plan, cut=cut_of(plan, ended_plan, notes.transactions, states))
+    if ended_plan.cut is not None:
+        ended_plan = replace(ended_plan, cut=replace(ended_plan.cut, next_producer_id=first_producer_id(ended_plan)))
     return Ended(ended_plan, notes.unread)
+
+
+def _notes_below(below: Collection[tuple[str, str, int]]) -> Iterator[str]:
+    """below: group, topic and partition of each committed offset that the recovered logs do not have and a gateway serves"""
+    if below:
+        groups = sorted({group for group, _, _ in below})
+        shown = ", ".join(groups[:_SHOWN]) + (f" and {len(groups) - _SHOWN} more" if len(groups) > _SHOWN else "")
+        yield (
+            f"{len(below)} committed offsets lie below the recovered logs, in what stays in the archive: their groups continue there "
+            f"through a gateway alone, at the broker auto.offset.reset decides: {shown}"
+        )
 
 
 def _partitions(topics: Mapping[str, TopicPlan], name: str) -> Sequence[PartitionPlan]:

@@ -3,22 +3,25 @@
 bootstrap.checkpoint is read once, when the controller finds its metadata log empty.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import chain
 
 from headwater_core.segments.metadata.bootstrap_checkpoint import write_checkpoint
 from headwater_core.segments.metadata.cluster_metadata import ClusterMetadata
 from headwater_core.segments.metadata.metadata_records import (
     NO_LEADER,
+    RESOURCE_TOPIC,
     UNASSIGNED,
     ConfigRecord,
     FeatureLevel,
     MetadataRecord,
     Partition,
     ProducerIds,
+    Tags,
     Topic,
 )
 from recovery.cluster_state import injected_records
+from recovery.kafka_releases import partition_version
 from recovery.recovery_plan import PartitionPlan, RecoveryPlan, TopicPlan
 
 FEATURES = {  # as kafka-storage of Kafka 4.3 formats a new cluster
@@ -34,22 +37,48 @@ _PRODUCER_IDS_SPARED = 1_000_000  # brokers take them in blocks of 1,000; those 
 
 def bootstrap_checkpoint(plan: RecoveryPlan, state: ClusterMetadata | None = None, *, timestamp_ms: int) -> bytes:
     """The whole file for `plan`: everything on one broker, `plan.node_id`. state: of the whole cluster; None: topics alone"""
-    beside = injected_records(state, plan.node_id) if state is not None else ()
-    return write_checkpoint(chain((each.encode() for each in bootstrap_records(plan)), beside), timestamp_ms=timestamp_ms)
+    beside = injected_records(state, plan.cluster, plan.node_id) if state is not None else ()
+    version = partition_version(features_of(plan))
+    records = (each.encode(version) if isinstance(each, Partition) else each.encode() for each in bootstrap_records(plan, state))
+    return write_checkpoint(chain(records, beside), timestamp_ms=timestamp_ms)
 
 
-def bootstrap_records(plan: RecoveryPlan) -> Iterator[MetadataRecord]:
+def features_of(plan: RecoveryPlan) -> Mapping[str, int]:
+    """The levels that the recovered cluster begins with."""
+    return plan.cluster.features if plan.cluster else FEATURES
+
+
+def bootstrap_records(plan: RecoveryPlan, state: ClusterMetadata | None = None) -> Iterator[MetadataRecord]:
     """Those of features, topics and producer ids, in order."""
-    features = plan.cluster.features if plan.cluster else FEATURES
+    features = features_of(plan)
     ordered = sorted(features.items(), key=lambda each: each[0] != "metadata.version")  # without it a controller takes none
     yield from (FeatureLevel(name=name, level=level) for name, level in ordered)
     for topic in plan.topics:
-        yield Topic(name=topic.topic, topic_id=topic.topic_id)
+        yield Topic(name=topic.topic, topic_id=topic.topic_id, tags=_topic_tags(topic, state))
         yield from (_partition(topic, partition, plan.node_id) for partition in topic.partitions)
     for topic in plan.topics:
-        yield from (ConfigRecord(resource_name=topic.topic, name=name, value=value) for name, value in sorted(topic.configs.items()))
-    next_producer_id = plan.next_producer_id // 1000 * 1000 + _PRODUCER_IDS_SPARED
-    yield ProducerIds(broker=plan.node_id, broker_epoch=-1, next_producer_id=next_producer_id)
+        for name, value in sorted(topic.configs.items()):
+            yield ConfigRecord(resource_name=topic.topic, name=name, value=value, tags=_setting_tags(topic, name, value, state))
+    yield ProducerIds(broker=plan.node_id, broker_epoch=-1, next_producer_id=first_producer_id(plan))
+
+
+def first_producer_id(plan: RecoveryPlan) -> int:
+    """New producers get ids from there on."""
+    return plan.next_producer_id // 1000 * 1000 + _PRODUCER_IDS_SPARED
+
+
+def _topic_tags(topic: TopicPlan, state: ClusterMetadata | None) -> Tags:
+    """Fields that this version does not know, of the same incarnation."""
+    found = state.topics.get(topic.topic) if state is not None else None
+    return found.tags if found is not None and found.topic_id == topic.topic_id else ()
+
+
+def _setting_tags(topic: TopicPlan, name: str, value: str, state: ClusterMetadata | None) -> Tags:
+    """The same of a setting that comes back as it was."""
+    found = state.topics.get(topic.topic) if state is not None else None
+    if state is None or found is None or found.configs.get(name) != value:
+        return ()
+    return state.config_tags.get((RESOURCE_TOPIC, topic.topic, name), ())
 
 
 def _partition(topic: TopicPlan, partition: PartitionPlan, node_id: int) -> Partition:

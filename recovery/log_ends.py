@@ -1,6 +1,6 @@
 """How a recovered log ends where transactions are open: cut before them, aborted, or left open."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -9,22 +9,35 @@ from archival.plan.entries import part_of
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.segments.run_scan import scan_run
 from manifests.entry import Entry
+from recovery.cut import OpenTransactionAtCut, Outcome
 from recovery.open_transactions import DAMAGE, Open, open_after, open_before
-from recovery.recovery_plan import Abort, PartitionPlan, RecoveryPlan, TopicPlan, Written
+from recovery.recovery_plan import Abort, PartitionPlan, Place, RecoveryPlan, TopicPlan, Written
 from recovery.runs import fetched
-
-Place = tuple[str, int]  # topic, partition
 
 
 @dataclass(slots=True)
 class EndingNotes:
-    """What people should know of where logs end. unread: of which places something could not be read."""
+    """What people should know of where logs end. unread: of which places something could not be read. transactions: that are open there"""
 
     texts: list[str] = field(default_factory=list)
     unread: set[Place] = field(default_factory=set)
+    transactions: list[OpenTransactionAtCut] = field(default_factory=list)
 
     def add(self, text: str) -> None:
         self.texts.append(text)
+
+    def opened(self, place: Place, found: Iterable[Open], outcome: Outcome) -> None:
+        self.transactions += (
+            OpenTransactionAtCut(
+                topic=place[0],
+                partition=place[1],
+                producer_id=each.producer_id,
+                producer_epoch=each.producer_epoch,
+                first_offset=each.first_offset,
+                outcome=outcome,
+            )
+            for each in found
+        )
 
     def cannot_read(self, place: Place, text: str) -> None:
         self.texts.append(text)
@@ -44,14 +57,14 @@ class LogEnds:
 
     def of(self, topic: TopicPlan, partition: PartitionPlan) -> PartitionPlan:
         """`partition` as it ends, whatever was decided before. What cannot be read is noted, and stays open."""
-        partition = replace(partition, written=(), open_from=None)
-        if all(entry.open_from is None for entry in partition.entries):
-            return partition
         place, where = (topic.topic, partition.partition), f"{topic.topic}:{partition.partition}"
+        partition = self._to_requested_end(replace(partition, written=(), open_from=None), place, where)
+        if all(entry.open_from is None for entry in (*partition.beneath, *partition.entries)):
+            return partition
         known = self._unfinished.get(place, frozenset())
         try:
             if self._how == "cut":
-                partition = self._cut(partition, known, where)
+                partition = self._cut(partition, known, place, where)
             return self._ended(partition, known, place, where)
         except DAMAGE as error:
             self._notes.cannot_read(
@@ -59,29 +72,45 @@ class LogEnds:
             )
             return replace(partition, open_from=_open_from(partition))
 
+    def _to_requested_end(self, partition: PartitionPlan, place: Place, where: str) -> PartitionPlan:
+        """Without what follows the end that the user requested. A run that cannot be read to be cut is left out as a whole."""
+        if partition.end is None or partition.next_offset <= partition.end.offset:
+            return partition
+        entries = list(partition.entries)
+        try:
+            self._cut_at(entries, partition.end.offset)
+        except DAMAGE as error:
+            self._notes.cannot_read(place, f"{where}: offsets {entries[-1].base_offset}-{entries[-1].last_offset} are left out: {error}")
+            entries.pop()
+        return _of_entries(partition, entries, partition.end.offset)
+
     def _ended(self, partition: PartitionPlan, known: frozenset[int], place: Place, where: str) -> PartitionPlan:
         """With an ABORT marker for every transaction that no coordinator ends, where the log ends and where a gap begins: what ended
         in a gap is not known, and the producer's next marker would end both."""
-        entries = partition.entries
+        entries = (*partition.beneath, *partition.entries)
         files = [at for at, entry in enumerate(entries) if not entry.gap]
         written: list[Written] = []
         left: list[int] = []
         for at in files:
-            gap = entries[at + 1] if at + 1 < len(entries) else None
-            is_last = at == files[-1]
-            if entries[at].open_from is None or (gap is not None and not gap.gap):
+            is_local, is_last = at >= len(partition.beneath), at == files[-1]
+            gap = entries[at + 1] if at + 1 < len(entries) and is_local else None
+            if entries[at].open_from is None or (gap is not None and not gap.gap) or not (is_local or is_last):
                 continue
             found = open_after(self._store, entries, at)
             ours = [each for each in found if not (is_last and each.producer_id in known)]
             room = len(ours) if gap is None else gap.next_offset - gap.base_offset
             if self._how == "keep" or room < len(ours) or any(each.producer_epoch is None for each in ours):
                 left += [each.first_offset for each in found]
+                self._notes.opened(place, ours, "left open")
+                self._notes.opened(place, (each for each in found if each not in ours), "ended by the coordinator")
                 self._notes.add(_left_open(*place, min(each.first_offset for each in found)))
                 continue
             if is_last and len(ours) < len(found):
                 left += [each.first_offset for each in found if each not in ours]
+                self._notes.opened(place, (each for each in found if each not in ours), "ended by the coordinator")
                 self._notes.add(f"{where} ends inside {len(found) - len(ours)} transactions, which the recovered coordinator ends")
             if ours:
+                self._notes.opened(place, ours, "aborted")
                 base_offset = partition.next_offset if gap is None else gap.base_offset
                 leader_epoch = partition.leader_epoch + 1 if gap is None else _last_epoch(entries[at])
                 written.append(Written(base_offset=base_offset, leader_epoch=leader_epoch, aborts=tuple(map(_abort_of, ours))))
@@ -93,35 +122,53 @@ class LogEnds:
                 )
         return replace(partition, written=tuple(written), open_from=max(min(left), partition.start_offset) if left else None)
 
-    def _cut(self, partition: PartitionPlan, known: frozenset[int], where: str) -> PartitionPlan:
+    def _cut(self, partition: PartitionPlan, known: frozenset[int], place: Place, where: str) -> PartitionPlan:
         """Without everything from the first transaction on that no coordinator ends; what is cut may have ended an earlier one."""
-        entries, end = list(partition.entries), partition.next_offset
+        entries, end, gone = list(partition.entries), partition.next_offset, list[Open]()
         while entries and entries[-1].open_from is not None:
             found = [each for each in open_after(self._store, entries, len(entries) - 1) if each.producer_id not in known]
             if not found:
                 break
             end = min(each.first_offset for each in found)
-            while entries and entries[-1].base_offset >= end:
-                entries.pop()
-            if entries and end <= entries[-1].last_offset:
-                at = len(entries) - 1
-                with fetched(self._store, entries[at]) as file:
-                    before = open_before(self._store, entries, at)
-                    scan = scan_run(file, start=0, end=entries[at].live_bytes, open_before=before, end_offset=end, where=entries[at].key)
-                if scan is None:
-                    entries.pop()
-                else:
-                    entries[at] = part_of(entries[at], scan, end)
+            gone += found
+            self._cut_at(entries, end)
         if end == partition.next_offset:
             return partition
-        end = entries[-1].next_offset if entries else end
-        if end <= partition.start_offset:
-            entries, end = [], partition.start_offset
-        gone = partition.records - sum(entry.records for entry in entries)
+        cut = _of_entries(partition, entries, end)
+        self._notes.opened(place, gone, "left out")
         self._notes.add(
-            f"{where} is cut at offset {end}, where transactions begin whose ends were not archived: {gone} records are left out"
+            f"{where} is cut at offset {cut.next_offset}, where transactions begin whose ends were not archived: "
+            f"{partition.records - cut.records} records are left out"
         )
-        return replace(partition, entries=tuple(entries), next_offset=end)
+        return cut
+
+    def _cut_at(self, entries: list[Entry], end: int) -> None:
+        """Take from `entries` what does not lie wholly below `end`, batch by batch. Raises DAMAGE, and nothing but whole entries is taken
+        then."""
+        while entries and entries[-1].base_offset >= end:
+            entries.pop()
+        if not entries or end > entries[-1].last_offset:
+            return
+        at = len(entries) - 1
+        if entries[at].gap:
+            entries[at] = replace(entries[at], last_offset=end - 1)
+            return
+        with fetched(self._store, entries[at]) as file:
+            before = open_before(self._store, entries, at)
+            scan = scan_run(file, start=0, end=entries[at].live_bytes, open_before=before, end_offset=end, where=entries[at].key)
+        if scan is None:
+            entries.pop()
+        else:
+            entries[at] = part_of(entries[at], scan, end)
+
+
+def _of_entries(partition: PartitionPlan, entries: Sequence[Entry], end: int) -> PartitionPlan:
+    """`partition` with these of its entries, which end where the last one does; without any, an empty log at `end`. A log does not end
+    below its start."""
+    end = max(partition.start_offset, entries[-1].next_offset if entries else end)
+    if not entries or end == partition.start_offset:
+        return replace(partition, entries=(), start_offset=end, next_offset=end)
+    return replace(partition, entries=tuple(entries), next_offset=end)
 
 
 def _abort_of(transaction: Open) -> Abort:
@@ -141,7 +188,7 @@ def _left_open(topic: str, partition: int, offset: int) -> str:
 
 
 def _open_from(partition: PartitionPlan) -> int | None:
-    found = next((entry.open_from for entry in reversed(partition.entries) if not entry.gap), None)
+    found = next((entry.open_from for entry in reversed((*partition.beneath, *partition.entries)) if not entry.gap), None)
     return None if found is None else max(found, partition.start_offset)
 
 

@@ -22,7 +22,7 @@ from recovery.recovery_plan import LostRun, RecoveryPlan
 from recovery.revision import REVISIONS_MAX, settled
 from recovery.runs import Restored, restore, segment_name
 from recovery.target import LOCK, MARK, Mark, plan_name, write_mark
-from recovery.target_files import publish, read_if_there
+from recovery.target_files import SECRET_MODE, publish, read_if_there
 
 SEGMENT_SUFFIXES = (".log", ".index", ".timeindex")
 
@@ -67,7 +67,8 @@ class Placement:
         milestones.reached("recover.partitions")
         self._publish_all(layout.checkpoint_files(self._plan))
         milestones.reached("recover.checkpoints")
-        self._publish_all(self._bootstrap())
+        for name, content in self._bootstrap().items():
+            publish(self._into / name, content, mode=SECRET_MODE)
         milestones.reached("recover.bootstrap")
         self._verify()
         milestones.reached("recover.verified")

@@ -1,39 +1,53 @@
 """Deciding what a recovery will do. Pure: heads and options in, a plan out."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import dropwhile
 
 from msgspec.structs import replace
 
 from headwater_core.errors import CorruptData, UnsupportedFormat, UsageError, VerificationFailed
-from headwater_core.partition import check_cluster_id
+from headwater_core.partition import check_cluster_id, check_topic_name
 from manifests.entry import Entry
 from manifests.head import Head
-from manifests.page import PageRef
 from manifests.topic import PARTITIONS_MAX
 from recovery.discovery import ArchivedTopic, Found
+from recovery.identity import new_kafka_id
+from recovery.local_part import WHOLE, PartBounds, bounds_of, is_internal, is_made_up, items_of, newest_epoch, select_part
+from recovery.plan_notes import HELD_BACK, beyond_notes, notes_of, numbers_text, overall_notes, policy_notes, producer_notes
 from recovery.recovery_plan import (
     NODE_ID_MAX,
-    PRODUCER_ID_MAX,
     LostRun,
     Options,
     PartitionPlan,
+    Place,
     RecoveryPlan,
     Request,
+    RequestedEnd,
+    SourceTopic,
     TopicPlan,
     check_partition,
 )
 
-_INTERNAL_COMPACTED = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
-_HELD = ("retention.ms", "retention.bytes")
+_INTERNAL_COMPACTED = frozenset({"__consumer_offsets", "__transaction_state"})
 _REMOTE = ("remote.storage.enable", "local.retention.ms", "local.retention.bytes")
 
 
-def make_plan(found: Found, request: Request, *, now_ms: int, recovery_id: str, cluster_id: str) -> RecoveryPlan:
+def make_plan(
+    found: Found,
+    request: Request,
+    *,
+    now_ms: int,
+    recovery_id: str,
+    cluster_id: str,
+    ends: Mapping[Place, RequestedEnd] | None = None,
+    new_topic_id: Callable[[], str] = new_kafka_id,
+) -> RecoveryPlan:
     """The plan for the topics in `found`, of which there is at least one. The partition is the unit: one that cannot be recovered
     comes back empty at its number, for a key's partition depends on the count.
 
-    cluster_id  for the recovered cluster, unless the options name one
+    cluster_id    for the recovered cluster, unless the options name one
+    ends          where logs are to end before their archive does, by the archive's topic and partition
+    new_topic_id  for a topic that gets another name
     Raises UsageError for options that contradict each other, VerificationFailed when nothing can be recovered, and what the store raises
     when it does not answer for a page.
     """
@@ -48,24 +62,27 @@ def make_plan(found: Found, request: Request, *, now_ms: int, recovery_id: str, 
     topics = []
     for archived in found.topics:
         try:
-            topic, lost = _plan_topic(archived, options, now_ms)
+            topic, lost = _plan_topic(archived, options, now_ms, ends or {})
         except (UsageError, VerificationFailed) as error:
             left_out.append(f"{archived.manifest.topic}: {error}")
             continue
+        if (name := options.renames.get(topic.topic)) is not None:
+            topic = replace(topic, topic=name, topic_id=new_topic_id(), source=SourceTopic(topic=topic.topic, topic_id=topic.topic_id))
         topics.append(topic)
         left_out += lost
         problems += _problems(archived, options)
-        notes += _beyond(archived, len(topic.partitions))
+        notes += beyond_notes(archived, len(topic.partitions))
         notes += notes_of(topic)
-        notes += _producer_notes(archived, topic)
+        notes += producer_notes(archived, topic)
         if archived.manifest.configs is None:
             notes.append(f"{topic.topic}: no broker ever gave its settings: it is recovered with the defaults, cleanup.policy among them")
     if not topics:
         raise VerificationFailed("nothing can be recovered: " + "; ".join(left_out))
-    if held := sum(bool(topic.held) for topic in topics):
-        notes.append(f"retention is held back in {held} topics so that the broker keeps what is recovered; put it back when you are ready")
+    notes += overall_notes(topics, options, clusters[0])
+    notes += policy_notes(found.topics, options)
     return RecoveryPlan(
         recovery_id=recovery_id,
+        mode=options.mode,
         request=request,
         source_cluster_id=clusters[0],
         cluster_id=options.cluster_id or cluster_id,
@@ -77,17 +94,21 @@ def make_plan(found: Found, request: Request, *, now_ms: int, recovery_id: str, 
     )
 
 
-def _plan_topic(topic: ArchivedTopic, options: Options, now_ms: int) -> tuple[TopicPlan, list[str]]:
+def _plan_topic(topic: ArchivedTopic, options: Options, now_ms: int, ends: Mapping[Place, RequestedEnd]) -> tuple[TopicPlan, list[str]]:
     """The topic, and which of its partitions come back empty, and why. Raises VerificationFailed when not one can be recovered."""
     configs, held = _configs(topic, options)
-    before_ms, size_bytes = retention_of(topic.manifest.topic, topic.manifest.configs or {}, options, now_ms)
+    settings = topic.manifest.configs or {}
+    policy = policy_of(topic.manifest.topic, settings, topic.default_policy)
+    bounds = bounds_of(topic.manifest.topic, policy, settings, options, now_ms)
     count = _given_count(topic, options) or topic.manifest.partitions
     wrong = {number: why for number, why in topic.damaged.items() if number < count}
     partitions = [PartitionPlan(partition=number) for number in range(count)]
     for number, head in topic.heads.items():
         if number < count:
             try:
-                partitions[number] = check_partition(topic.manifest.partition_id(number), plan_partition(head, before_ms, size_bytes))
+                planned = plan_partition(head, bounds._replace(end=ends.get((topic.manifest.topic, number))))
+                planned = replace(planned, manifest_digest=topic.digests.get(number, ""))
+                partitions[number] = check_partition(topic.manifest.partition_id(number), planned)
             except (CorruptData, UnsupportedFormat) as error:  # of a page, too; what the store does not answer is no damage
                 wrong[number] = str(error)
     name = topic.manifest.topic
@@ -97,17 +118,31 @@ def _plan_topic(topic: ArchivedTopic, options: Options, now_ms: int) -> tuple[To
     missing = [number for number in range(topic.manifest.partitions) if not (number in topic.heads or number in topic.damaged)]
     if missing := [number for number in missing if number < count]:
         left_out.append(
-            f"{name}: of partitions {_numbers(missing)} there is no manifest, they were never archived or are lost: they come back empty"
+            f"{name}: of partitions {numbers_text(missing)} there is no manifest, they were never archived or are lost: "
+            "they come back empty"
+        )
+    if "compact" in policy and (early := [each.partition for each in partitions if _lacks_keys(each)]):
+        left_out.append(
+            f"{name}: partitions {numbers_text(early)} end early: a key that was written again later has no value here where the cleaner "
+            "had dropped the earlier one"
         )
     planned_topic = TopicPlan(
         topic=name,
         topic_id=topic.manifest.topic_id,
-        compacted="compact" in _policy(name, configs),
+        compacted="compact" in policy,
         configs=configs,
         held=held,
         partitions=tuple(partitions),
     )
     return planned_topic, left_out
+
+
+def _lacks_keys(partition: PartitionPlan) -> bool:
+    """The log ends early, and offsets before its end have no record: the cleaner dropped some of them for what was written later, or they
+    are markers."""
+    if partition.end is None or not partition.end.records:
+        return False
+    return partition.records < partition.next_offset - sum(last - first + 1 for first, last in partition.gaps)
 
 
 def without(plan: RecoveryPlan, lost_runs: Iterable[LostRun]) -> RecoveryPlan:
@@ -125,7 +160,7 @@ def without(plan: RecoveryPlan, lost_runs: Iterable[LostRun]) -> RecoveryPlan:
             Entry(base_offset=entry.base_offset, last_offset=entry.last_offset, gap=True) if entry.base_offset in bases else entry
             for entry in partition.entries
         ]
-        kept = _from_first_record(entries)
+        kept = list(dropwhile(lambda entry: entry.gap, entries))  # a log begins with its first record
         start = max(partition.start_offset, kept[0].base_offset) if kept else partition.next_offset
         return replace(partition, entries=tuple(kept), start_offset=start, written=())
 
@@ -159,17 +194,45 @@ def _check_options(options: Options, found: Sequence[ArchivedTopic]) -> None:
         raise UsageError("either the topics' own retention or given values, not both")
     if any(value is not None and value < 0 for value in (options.retention_ms, options.retention_bytes)):
         raise UsageError("retention may not be negative")
+    _check_mode(options)
+    _check_renames(options, {topic.manifest.topic for topic in found})
     if not 0 <= options.node_id <= NODE_ID_MAX:
         raise UsageError(f"not a node id: {options.node_id}")
     if options.cluster_id is not None:
         check_cluster_id(options.cluster_id)
 
 
+def _check_mode(options: Options) -> None:
+    keeps = [each for each in (options.keep_bytes, options.keep_ms) if each is not None]
+    if bool(keeps) != (options.mode == "partial") or min(keeps, default=1) < 1:
+        raise UsageError("a partial recovery needs the bytes or the time to keep, 1 or more, and no other does")
+    if options.mode == "full":
+        return
+    if options.to_time_ms is not None or options.to_offsets or options.open_transactions == "cut":
+        raise UsageError(f"a log that ends before its archive is for a full recovery: in mode {options.mode} a gateway serves the archive")
+    if options.renames:
+        raise UsageError(f"another name is for a full recovery: in mode {options.mode} a gateway serves the archive by the topic's own")
+
+
+def _check_renames(options: Options, found: Collection[str]) -> None:
+    if unknown := sorted(options.renames.keys() - found):
+        raise UsageError(f"another name for {unknown[0]}, which is not recovered")
+    names = [options.renames.get(topic, topic) for topic in sorted(found)]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise UsageError(f"two topics would be {twice[0]}")
+    for topic, name in options.renames.items():
+        if is_internal(topic) or is_internal(name):
+            raise UsageError(f"{topic} as {name}: internal topics keep their names")
+        if check_topic_name(name) != name or options.cluster is not None:
+            raise UsageError(f"{topic} as {name}: in a recovery of the whole cluster topics keep their names")
+
+
 # Settings
 
 
-def _policy(topic: str, configs: Mapping[str, str]) -> str:
-    return configs.get("cleanup.policy", "compact" if topic in _INTERNAL_COMPACTED else "delete")
+def policy_of(topic: str, configs: Mapping[str, str], default: str | None = None) -> str:
+    """The cleanup policy of a topic with these settings. default: the brokers'; None where it is not known: Kafka's."""
+    return configs.get("cleanup.policy", "compact" if topic in _INTERNAL_COMPACTED else default or "delete")
 
 
 def _configs(topic: ArchivedTopic, options: Options) -> tuple[dict[str, str], dict[str, str | None]]:
@@ -182,34 +245,15 @@ def _configs(topic: ArchivedTopic, options: Options) -> tuple[dict[str, str], di
     held: dict[str, str | None] = {}
     if configs.get("remote.storage.enable") == "true":  # there is no remote tier to go with it
         held |= {name: configs.pop(name) for name in _REMOTE if name in configs}
-    if "delete" not in _policy(topic.manifest.topic, configs) or options.apply_retention:
+    if "delete" not in policy_of(topic.manifest.topic, configs, topic.default_policy) or options.apply_retention:
         return configs, held
-    for name, given in zip(_HELD, (options.retention_ms, options.retention_bytes), strict=True):
+    given_values = (None, None) if is_internal(topic.manifest.topic) else (options.retention_ms, options.retention_bytes)
+    for name, given in zip(HELD_BACK, given_values, strict=True):
         value = "-1" if given is None else str(given)
-        if configs.get(name) != value:
+        if given is None and configs.get(name) != value:  # one that was given stays: nothing is put back in its place
             held[name] = configs.get(name)
-            configs[name] = value
+        configs[name] = value
     return configs, held
-
-
-def retention_of(topic: str, configs: Mapping[str, str], options: Options, now_ms: int) -> tuple[int | None, int | None]:
-    """The oldest timestamp and the bytes that each partition of a topic with these settings keeps; None without a bound. Raises
-    UsageError."""
-    if "delete" not in _policy(topic, configs):
-        return None, None
-    ms, size = options.retention_ms, options.retention_bytes
-    if options.apply_retention:
-        ms, size = _limit(configs, "retention.ms"), _limit(configs, "retention.bytes")
-    return None if ms is None else now_ms - ms, size
-
-
-def _limit(configs: Mapping[str, str], name: str) -> int | None:
-    """A topic's own limit; None when it has none of its own: the lost broker's default is not known."""
-    try:
-        value = int(configs.get(name, "-1"))
-    except ValueError as error:
-        raise UsageError(f"{name} is {configs[name][:40]!r}") from error
-    return value if value >= 0 else None
 
 
 # Partitions
@@ -218,11 +262,17 @@ def _limit(configs: Mapping[str, str], name: str) -> int | None:
 def _problems(topic: ArchivedTopic, options: Options) -> Iterable[str]:
     """A partition count decides where a key goes: it is believed when a broker gave it and no head contradicts it, or the user says so."""
     name, count = topic.manifest.topic, topic.manifest.partitions
-    if _given_count(topic, options) is not None:
+    if (given := _given_count(topic, options)) is not None:
+        archived = max(count, *(number + 1 for number in (*topic.heads, *topic.damaged)), 0)
+        if given < archived and not options.drop_partitions:
+            yield (
+                f"{name} has {archived} partitions in the archive, {given} were requested: the others' records would not come back, and "
+                "new records of a key may go to another partition than the recovered ones; --drop-partitions if that is meant"
+            )
         return
     if beyond := sorted(number for number in (*topic.heads, *topic.damaged) if number >= count):
         yield (
-            f"{name} has {count} partitions by its manifest, yet {_numbers(beyond)} is archived; "
+            f"{name} has {count} partitions by its manifest, yet {numbers_text(beyond)} is archived; "
             f"name the count that is right: --partitions {name}=N"
         )
     if topic.manifest.configs is None:
@@ -232,102 +282,24 @@ def _problems(topic: ArchivedTopic, options: Options) -> Iterable[str]:
         )
 
 
-def _beyond(topic: ArchivedTopic, count: int) -> Iterable[str]:
-    if beyond := sorted(number for number in topic.heads if number >= count):
-        yield f"{topic.manifest.topic}: partitions {_numbers(beyond)} are archived and left out, as the given count says"
-
-
-def _numbers(numbers: Sequence[int]) -> str:
-    shown = ", ".join(map(str, numbers[:10]))
-    return f"{shown} and {len(numbers) - 10} more" if len(numbers) > 10 else shown
-
-
-def plan_partition(head: Head, before_ms: int | None = None, retention_bytes: int | None = None) -> PartitionPlan:
-    """The partition that `head` describes: entries wholly below its start, or that retention leaves out, are dropped.
-
-    before_ms        entries whose newest record is older are left out, from the oldest on, as a broker's retention does
-    retention_bytes  at least so many bytes are kept
-    """
-    live = [entry for entry in head.entries if entry.next_offset > head.start_offset]
-    dropped = _expired(live, before_ms, retention_bytes)
-    kept = _from_first_record(live[dropped:])
-    start = max(head.start_offset, kept[0].base_offset) if kept else head.next_offset
-    everything = (*head.entries, *_of_dead_branches(head))
-    open_from = next((entry.open_from for entry in reversed(kept) if not entry.gap), None)
+def plan_partition(head: Head, bounds: PartBounds = WHOLE) -> PartitionPlan:
+    """The partition that `head` describes, as far as `bounds` want it. Entries wholly below its start are dropped."""
+    part = select_part(head, bounds)
+    start = max(head.start_offset, part.entries[0].base_offset) if part.entries else part.next_offset
+    everything = [*items_of(head.entries), *items_of(head.superseded)]  # new epochs and producer ids begin above those of dead branches too
+    open_from = next((entry.open_from for entry in reversed((*part.beneath, *part.entries)) if not entry.gap), None)
     return PartitionPlan(
         partition=head.partition,
         start_offset=start,
-        next_offset=head.next_offset,
-        leader_epoch=max(0, head.leader_epoch, *map(_newest_epoch, everything)),
-        max_producer_id=max((each.max_producer_id for each in everything if not _is_made_up(each)), default=-1),
+        next_offset=part.next_offset,
+        leader_epoch=max(0, head.leader_epoch, *map(newest_epoch, everything)),
+        max_producer_id=max((each.max_producer_id for each in everything if not is_made_up(each)), default=-1),
         manifest_version=head.version,
-        entries=tuple(kept),
-        below_retention=dropped,
+        manifest_fence=head.fence,
+        entries=part.entries,
+        below_retention=part.below_retention,
         open_from=None if open_from is None else max(open_from, start),
+        end=bounds.end,
+        left=part.left,
+        beneath=part.beneath,
     )
-
-
-def _from_first_record(entries: Sequence[Entry]) -> list[Entry]:
-    """A log begins with its first record, not with a gap."""
-    return list(dropwhile(lambda entry: entry.gap, entries))
-
-
-def _of_dead_branches(head: Head) -> Sequence[Entry | PageRef]:
-    """Their entries, which are not recovered; new epochs and producer ids begin above theirs. Where a page of them is damaged, what the
-    head lists itself, with the sums of its pages: the partition is sound all the same. Raises CorruptData when those do not say it."""
-    try:
-        return tuple(head.superseded)
-    except CorruptData:
-        if any(isinstance(each, PageRef) and each.spans is None for each in head.superseded.items):
-            raise
-        return head.superseded.items
-
-
-def _newest_epoch(item: Entry | PageRef) -> int:
-    epochs = [epoch for epoch, _ in item.epochs] if isinstance(item, Entry) else [span.epoch for span in item.spans or ()]
-    return max(epochs, default=0)
-
-
-def _is_made_up(item: Entry | PageRef) -> bool:
-    """It holds a producer id that no coordinator gave: new ids do not begin above it."""
-    return item.max_producer_id > PRODUCER_ID_MAX
-
-
-def _expired(entries: Sequence[Entry], before_ms: int | None, retention_bytes: int | None) -> int:
-    """How many of the oldest entries retention leaves out. Control records and gaps are no reason to keep anything."""
-    by_age = by_size = 0
-    if before_ms is not None:
-        young = (at for at, entry in enumerate(entries) if entry.last_timestamp_ms is not None and entry.last_timestamp_ms >= before_ms)
-        by_age = next(young, len(entries))
-    if retention_bytes is not None:
-        spare = sum(entry.live_bytes for entry in entries) - retention_bytes
-        for entry in entries:
-            spare -= entry.live_bytes
-            if spare < 0:
-                break
-            by_size += 1
-    return max(by_age, by_size)
-
-
-def _producer_notes(topic: ArchivedTopic, planned: TopicPlan) -> Iterable[str]:
-    recovered = {each.partition for each in planned.partitions if each.manifest_version}
-    for number, head in sorted(topic.heads.items()):
-        if number not in recovered:
-            continue
-        if made_up := [each.max_producer_id for each in (*head.entries, *_of_dead_branches(head)) if _is_made_up(each)]:
-            yield (
-                f"{topic.manifest.topic}:{number} holds producer id {max(made_up)}, which no coordinator gave: "
-                "new ids do not begin above it"
-            )
-
-
-def notes_of(topic: TopicPlan) -> Iterable[str]:
-    """What the user should know of a planned topic."""
-    for partition in topic.partitions:
-        where = f"{topic.topic}:{partition.partition}"
-        for first, last in partition.gaps:
-            yield f"{where} has no records from offset {first} to {last}: they were lost before they could be archived"
-    if dropped := sum(partition.below_retention for partition in topic.partitions):
-        yield f"{topic.topic}: retention leaves out {dropped} archived runs; they stay in the archive"
-    if (wanted := topic.configs.get("min.insync.replicas", "1")) != "1":
-        yield f"{topic.topic} wants {wanted[:20]!r} replicas in sync and is recovered with one: acks=all waits for more"

@@ -4,22 +4,27 @@ The broker that starts on a recovered directory notices neither a missing middle
 must be true is checked here, and again on the bytes when the plan is applied.
 """
 
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import msgspec
 
 from headwater_core.errors import CorruptData, UnsupportedFormat
 from headwater_core.layouts import is_known
-from headwater_core.partition import PartitionId, check_cluster_id
+from headwater_core.partition import PartitionId, check_cluster_id, check_topic_name
 from manifests import keys
 from manifests.cluster_list import SNAPSHOT_BYTES_MAX
 from manifests.document import FORMAT, seal, unseal
 from manifests.entry import EPOCH_MAX, OFFSET_MAX, Entry, check_entry
+from recovery.cut import RecoveryCut
 
 SEGMENT_BYTES_MAX = 2**31 - 1  # a broker's positions in a segment are int32
 SEGMENT_OFFSETS_MAX = 2**31 - 1  # and so are its offsets, relative to the segment's base
 NODE_ID_MAX = 2**31 - 1
+Mode = Literal["full", "partial", "instant"]
 PRODUCER_ID_MAX = 2**62  # coordinators count from 0, and never come here; a client may write any id, and brokers take it
+
+
+Place = tuple[str, int]  # topic, partition
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,7 +39,14 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     open_transactions  of those that are open where a log ends: `abort` writes their ABORT markers, unless the recovered coordinator
                      knows them; `cut` ends the log before them; `keep` leaves them open
     keep_offsets     committed offsets ahead of the recovered logs stay as they are
+    mode             what comes back to the disk: `full`, everything live in the archive; `partial`, the newest of it by keep_bytes and
+                     keep_ms, per partition; `instant`, no records. A gateway serves the rest
+    to_time_ms       logs end before the first batch with a later timestamp
+    to_offsets       logs end before these offsets, by TOPIC:PARTITION
+    drop_partitions  a given count may be less than what is archived
+    renames          names in the recovered cluster, by the archive's
     cluster          the whole cluster, with this snapshot of its metadata: a number, or `latest`; None: topics alone
+    kafka_release    the release of Kafka that is to start on it, such as 4.2; None: any that does
     unlisted_topics  with topics that this snapshot does not have
     """
 
@@ -49,6 +61,14 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     keep_offsets: bool = False
     cluster: str | None = None
     unlisted_topics: bool = False
+    mode: Mode = "full"
+    keep_bytes: int | None = None
+    keep_ms: int | None = None
+    to_time_ms: int | None = None
+    to_offsets: dict[str, int] = {}
+    drop_partitions: bool = False
+    renames: dict[str, str] = {}
+    kafka_release: str | None = None
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,17 +141,52 @@ class OffsetGap(NamedTuple):
     last_offset: int
 
 
+class LeftInArchive(msgspec.Struct, frozen=True, kw_only=True):
+    """Live in the archive, below a log that comes back without it: what a gateway serves. Offsets are inclusive."""
+
+    base_offset: int
+    last_offset: int
+    runs: int
+    records: int
+    size_bytes: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.base_offset <= self.last_offset <= OFFSET_MAX or min(self.runs, self.records, self.size_bytes) < 0:
+            raise ValueError(f"left in the archive: {self.runs} runs from {self.base_offset} to {self.last_offset}")
+
+
+class RequestedEnd(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a log is to end, before the archive's end, as the user requested.
+
+    offset        the log's end, or inside the last batch that is left out
+    records       how many are left out
+    out_of_order  how many of those are not later than the requested time; at_least: there may be more
+    """
+
+    offset: int
+    records: int
+    out_of_order: int = 0
+    at_least: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.offset <= OFFSET_MAX or not 0 <= self.out_of_order <= self.records:
+            raise ValueError(f"an end at {self.offset}, without {self.records} records, {self.out_of_order} of them out of order")
+
+
 class PartitionPlan(msgspec.Struct, frozen=True, kw_only=True):
     """One partition directory.
 
     start_offset, next_offset   log start, and end of what is archived
     leader_epoch     the highest anywhere in the archive of this partition, superseded branches included, or in the cluster's snapshot
     max_producer_id  the highest that a coordinator can have given
-    manifest_version of the head the plan was made from; 0 when the partition has none
+    manifest_version, manifest_fence, manifest_digest  of the head the plan was made from; 0, 0 and "" when the partition has none
     entries          in offset order; each becomes one segment file, a gap becomes none
     written          segments of recovery's own, in gaps and after the last entry
     below_retention  entries that retention left out
     open_from        first offset of the oldest transaction that is left open
+    end              where the user lets the log end; None: with the archive
+    left             what is left in the archive below the entries and a gateway serves
+    beneath          the newest runs of that, as far back as a transaction began that is open at the log's end
     """
 
     partition: int
@@ -140,10 +195,15 @@ class PartitionPlan(msgspec.Struct, frozen=True, kw_only=True):
     leader_epoch: int = 0
     max_producer_id: int = -1
     manifest_version: int = 0
+    manifest_fence: int = 0
+    manifest_digest: str = ""
     entries: tuple[Entry, ...] = ()
     written: tuple[Written, ...] = ()
     below_retention: int = 0
     open_from: int | None = None
+    end: RequestedEnd | None = None
+    left: LeftInArchive | None = None
+    beneath: tuple[Entry, ...] = ()
 
     def __post_init__(self) -> None:
         """Partitions that a broker could not serve pass here: an archive may hold them. `check_partition` refuses them."""
@@ -180,9 +240,17 @@ class PartitionPlan(msgspec.Struct, frozen=True, kw_only=True):
         return sum(entry.live_bytes for entry in self.entries)
 
 
+class SourceTopic(msgspec.Struct, frozen=True, kw_only=True):
+    """A topic as the archive has it."""
+
+    topic: str
+    topic_id: str
+
+
 class TopicPlan(msgspec.Struct, frozen=True, kw_only=True):
     """configs: as the recovered topic gets them. held: settings that were set aside so that the broker does not delete
-    what was just recovered, with the value to put back, None when there was none."""
+    what was just recovered, with the value to put back, None when there was none. source: of which topic it is made; None: its own name
+    and id."""
 
     topic: str
     topic_id: str
@@ -190,6 +258,12 @@ class TopicPlan(msgspec.Struct, frozen=True, kw_only=True):
     configs: dict[str, str]
     held: dict[str, str | None]
     partitions: tuple[PartitionPlan, ...]
+    source: SourceTopic | None = None
+
+    def archived_id(self, cluster_id: str, partition: int) -> PartitionId:
+        """Of which partition of the archive of `cluster_id` that partition is made."""
+        topic, topic_id = (self.source.topic, self.source.topic_id) if self.source else (self.topic, self.topic_id)
+        return PartitionId(cluster_id, topic_id, partition, topic)
 
     @property
     def records(self) -> int:
@@ -204,6 +278,10 @@ class ClusterPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The snapshot of the cluster's metadata that is recovered, by its object; what is secret in it is not in the plan.
 
     users, acls, quotas  how many of each
+    settings             how many of brokers, of groups and of client metrics
+    unknown              records that this version does not know, and that the new cluster begins with all the same
+    starts_on            the releases of Kafka that start on it, of those that are known; (): a newer one
+    used_by              topics that hold the state of something beside them: consumer groups, Kafka Connect and others
     next_producer_id     ids from there on had not been handed out
     """
 
@@ -217,6 +295,10 @@ class ClusterPlan(msgspec.Struct, frozen=True, kw_only=True):
     acls: int
     quotas: int
     next_producer_id: int
+    settings: dict[str, int] = {}
+    unknown: int = 0
+    starts_on: tuple[str, ...] = ()
+    used_by: dict[str, tuple[str, ...]] = {}
 
     def __post_init__(self) -> None:
         name = keys.parse_cluster_snapshot(self.key)
@@ -236,11 +318,12 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
     notes     what the user should know before and after
     endings   the same, of where logs end
     cluster   None: topics alone
+    cut       where each log ends, and what was brought to it; None in a plan that has not been settled
     """
 
     format: tuple[int, int] = FORMAT
     recovery_id: str
-    mode: str = "full"
+    mode: str = "full"  # one of Mode
     request: Request
     source_cluster_id: str
     cluster_id: str
@@ -253,6 +336,7 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     endings: tuple[str, ...] = ()
     cluster: ClusterPlan | None = None
+    cut: RecoveryCut | None = None
 
     @property
     def records(self) -> int:
@@ -264,8 +348,10 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def next_producer_id(self) -> int:
-        """Above every producer id in the archive, so that no new producer gets one that a log still remembers."""
-        ids = (partition.max_producer_id for topic in self.topics for partition in topic.partitions)
+        """Above every producer id in the archive, so that no new producer gets one that a log or a coordinator still remembers."""
+        ids = [partition.max_producer_id for topic in self.topics for partition in topic.partitions]
+        if self.cut is not None and self.cut.coordinator_producer_id <= PRODUCER_ID_MAX:
+            ids.append(self.cut.coordinator_producer_id)
         handed_out = min(self.cluster.next_producer_id, PRODUCER_ID_MAX) if self.cluster else 0
         return max(max(ids, default=-1) + 1, handed_out)
 
@@ -288,15 +374,16 @@ def check_plan(plan: RecoveryPlan) -> RecoveryPlan:
     check_cluster_id(plan.cluster_id)
     if not 0 <= plan.node_id <= NODE_ID_MAX or not plan.recovery_id.isalnum():
         raise CorruptData("recovery plan", 0, f"node id {plan.node_id}, recovery id {plan.recovery_id[:40]!r}")
-    if plan.mode != "full":
-        raise UnsupportedFormat(f"recovery mode {plan.mode[:40]!r}; this version knows full")
+    if plan.mode not in get_args(Mode):
+        raise UnsupportedFormat(f"recovery mode {plan.mode[:40]!r}; this version knows {', '.join(get_args(Mode))}")
     if len({topic.topic for topic in plan.topics}) != len(plan.topics):
         raise CorruptData("recovery plan", 0, "a topic is planned twice")
     for topic in plan.topics:
         if [partition.partition for partition in topic.partitions] != list(range(len(topic.partitions))):
             raise CorruptData(f"recovery plan of {topic.topic}", 0, "its partitions are not 0, 1, 2 and so on")
+        check_topic_name(topic.topic)
         for partition in topic.partitions:
-            check_partition(PartitionId(plan.source_cluster_id, topic.topic_id, partition.partition, topic.topic), partition)
+            check_partition(topic.archived_id(plan.source_cluster_id, partition.partition), partition)
     return plan
 
 
@@ -310,6 +397,8 @@ def check_partition(identity: PartitionId, partition: PartitionPlan) -> Partitio
         raise bad(f"leader epoch {partition.leader_epoch}")
     if partition.max_producer_id > PRODUCER_ID_MAX:
         raise bad(f"producer id {partition.max_producer_id}")
+    for entry in partition.beneath:
+        check_entry(identity, entry)
     expected = None
     for entry in partition.entries:
         check_entry(identity, entry)

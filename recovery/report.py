@@ -4,6 +4,8 @@ from pathlib import Path
 
 import msgspec
 
+from recovery.initial_metadata import features_of
+from recovery.kafka_releases import starting_releases
 from recovery.recovery_plan import PartitionPlan, TopicPlan
 from recovery.target import Mark
 
@@ -17,7 +19,8 @@ class TopicReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecoveryReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What lies in the directory now, and what the plan `left_out`. again: it had been finished before, and nothing was done."""
+    """What lies in the directory now, and what the plan `left_out`. again: it had been finished before, and nothing was done. kafka: which
+    releases start on it, in words"""
 
     recovery_id: str
     into: str
@@ -31,6 +34,7 @@ class RecoveryReport(msgspec.Struct, frozen=True, kw_only=True):
     finished_ms: int
     resumed: bool = False
     again: bool = False
+    kafka: str = ""
 
     @property
     def records(self) -> int:
@@ -57,6 +61,7 @@ def report_of(into: Path, mark: Mark, *, resumed: bool, again: bool) -> Recovery
         finished_ms=mark.finished_ms or 0,
         resumed=resumed,
         again=again,
+        kafka=str(starting_releases(features_of(plan))),
     )
 
 

@@ -19,7 +19,7 @@ from recovery.placement import Placement, Progress, damage_text
 from recovery.planner import without
 from recovery.recovery_plan import RecoveryPlan, check_plan
 from recovery.report import RecoveryReport, report_of
-from recovery.revision import settled
+from recovery.revision import changed_heads, settled
 from recovery.target import Mark, check_same, check_unused, locked, read_mark, write_mark
 from recovery.target_record import record_target
 
@@ -57,6 +57,7 @@ def apply(
     workers: int = WORKERS,
     skip_damaged: bool = False,
     recorded: bool = True,
+    unchanged: bool = False,
 ) -> RecoveryReport:
     """Make `into` a log directory with everything in `plan`, on which a broker can be started.
 
@@ -66,6 +67,7 @@ def apply(
 
     skip_damaged  what is missing or damaged in the bucket is left out, and the plan in the directory says so from then on
     recorded      the bucket says that this plan is applied here, and to no other directory
+    unchanged     begin only while each head is the one that was planned from
 
     Raises UsageError when the plan has problems, was applied elsewhere, or the directory holds something; ForeignOwner when
     it holds another recovery; DiskFull and TransientError when the same call may succeed later; VerificationFailed when
@@ -77,7 +79,7 @@ def apply(
         mark = read_mark(into)
         resumed = mark is not None
         if mark is None:
-            mark = _begin(plan, into, store, clock, control, skip_damaged=skip_damaged, recorded=recorded)
+            mark = _begin(plan, into, store, clock, control, skip_damaged=skip_damaged, recorded=recorded, unchanged=unchanged)
         check_same(into, mark, plan)
         milestones.reached("recover.marked")
         again = is_finished(into, mark)
@@ -97,12 +99,22 @@ def apply(
 
 
 def _begin(
-    plan: RecoveryPlan, into: Path, store: ObjectStore, clock: Clock, control: ControlLog | None, *, skip_damaged: bool, recorded: bool
+    plan: RecoveryPlan,
+    into: Path,
+    store: ObjectStore,
+    clock: Clock,
+    control: ControlLog | None,
+    *,
+    skip_damaged: bool,
+    recorded: bool,
+    unchanged: bool,
 ) -> Mark:
     check_unused(into)
     check_plan(plan)
     if plan.problems:
         raise UsageError("the plan cannot be applied: " + "; ".join(plan.problems))
+    if unchanged and (changed := changed_heads(plan, ManifestRepository(store))):
+        raise UsageError(f"the archive has changed since the plan was made, nothing was fetched; make a new one: {'; '.join(changed)}")
     if plan.holes and not skip_damaged:
         raise VerificationFailed(damage_text(plan.holes, "nothing was fetched"))
     known = control.state().recoveries.get(plan.recovery_id) if control else None

@@ -10,14 +10,18 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from msgspec.structs import replace
 
 from headwater_core.errors import CorruptData, ForeignOwner, TransientError, UnsupportedFormat
-from headwater_core.partition import PartitionId
+from headwater_core.threads import ContextThreads
 from manifests.repository import ManifestRepository
 from recovery.endings import with_endings
-from recovery.log_ends import Place
-from recovery.planner import notes_of, plan_partition, retention_of
-from recovery.recovery_plan import LostRun, PartitionPlan, RecoveryPlan, TopicPlan, check_partition, check_plan
+from recovery.local_part import bounds_of
+from recovery.plan_notes import notes_of
+from recovery.planner import plan_partition, policy_of
+from recovery.recovery_plan import LostRun, PartitionPlan, Place, RecoveryPlan, TopicPlan, check_partition, check_plan
 
 REVISIONS_MAX = 8  # of one plan at a time, because the archive has replaced runs of it meanwhile
+
+_READERS = 16
+_SHOWN = 10
 
 FindLost = Callable[[RecoveryPlan], Sequence[LostRun]]
 
@@ -46,18 +50,20 @@ def _planned_again(
     """Those of `places` whose heads do not list all that is planned any more, and can be recovered as they are now."""
     found: dict[Place, PartitionPlan] = {}
     for topic in plan.topics:
-        before_ms, size_bytes = retention_of(topic.topic, topic.configs, plan.request.options, now_ms)
+        policy = policy_of(topic.topic, topic.configs, "compact" if topic.compacted else None)
+        bounds = bounds_of(topic.topic, policy, topic.configs, plan.request.options, now_ms)
         for partition in topic.partitions:
             place = topic.topic, partition.partition
             if place not in places:
                 continue
-            identity = PartitionId(plan.source_cluster_id, topic.topic_id, partition.partition, topic.topic)
+            identity = topic.archived_id(plan.source_cluster_id, partition.partition)
             try:
                 held = manifests.load(identity)
                 listed = {entry.key for entry in held.head.entries} if held else set()
-                if held and not all(entry.key in listed for entry in partition.files):
-                    planned = plan_partition(held.head, before_ms, size_bytes)
-                    planned = replace(planned, leader_epoch=max(planned.leader_epoch, partition.leader_epoch))  # a snapshot may have more
+                if held and not all(entry.key in listed for entry in (*partition.files, *partition.beneath) if not entry.gap):
+                    planned = plan_partition(held.head, bounds._replace(end=partition.end))
+                    epoch = max(planned.leader_epoch, partition.leader_epoch)  # a snapshot may have more
+                    planned = replace(planned, leader_epoch=epoch, manifest_digest=held.digest)
                     found[place] = check_partition(identity, planned)
             except (CorruptData, ForeignOwner, UnsupportedFormat):
                 continue  # nothing better can be planned: what is lost stays lost
@@ -74,3 +80,28 @@ def _with_partitions(plan: RecoveryPlan, again: Mapping[Place, PartitionPlan]) -
     outdated = {note for topic in plan.topics for note in notes_of(topic)}
     kept = [note for note in plan.notes if note not in outdated]
     return replace(plan, topics=topics, notes=(*kept, *(note for topic in topics for note in notes_of(topic))))
+
+
+def changed_heads(plan: RecoveryPlan, manifests: ManifestRepository) -> list[str]:
+    """Which heads are not those that were planned from, and how they differ, for people. Raises what the store raises."""
+    places = [(topic, partition) for topic in plan.topics for partition in topic.partitions if partition.manifest_version]
+
+    def of(place: tuple[TopicPlan, PartitionPlan]) -> str:
+        topic, planned = place
+        identity = topic.archived_id(plan.source_cluster_id, planned.partition)
+        try:
+            held = manifests.load(identity)
+        except (CorruptData, ForeignOwner, UnsupportedFormat) as error:
+            return f"{identity.topic_partition}: {error}"
+        if held is None:
+            return f"{identity.topic_partition} has no manifest any more"
+        before, now = (planned.manifest_version, planned.manifest_fence), (held.head.version, held.head.fence)
+        if before != now:
+            return f"{identity.topic_partition} had version {before[0]} and fence {before[1]}, and has {now[0]} and {now[1]}"
+        if planned.manifest_digest not in ("", held.digest):
+            return f"{identity.topic_partition} has another manifest of version {now[0]}: {held.digest}, not {planned.manifest_digest}"
+        return ""
+
+    with ContextThreads(_READERS, "recover-heads") as pool:
+        found = [text for text in pool.map(of, places) if text]
+    return [*found[:_SHOWN], *([f"{len(found) - _SHOWN} more"] if len(found) > _SHOWN else [])]

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from headwater_core.errors import CorruptData, ForeignOwner, HeadwaterError, NotFound, UnsupportedFormat
 from headwater_core.segments.metadata.cluster_metadata import ClusterMetadata, TopicMetadata
+from headwater_core.segments.metadata.metadata_records import RESOURCE_BROKER
 from manifests.repository import ManifestRepository
 from manifests.topic import PARTITIONS_MAX
 from recovery.discovery import ArchivedTopic, Found, load_archived
@@ -30,11 +31,11 @@ def as_in_snapshot(found: Found, state: ClusterMetadata, repository: ManifestRep
         wanted = state.topics.get(name)
         if wanted is None and unlisted:
             notes.append(f"{name}: the snapshot does not have it; it comes back as the archive has it")
-            topics.append(archived)
+            topics.append(with_fields(archived, default_policy=_default_policy(state)))
         elif wanted is None:
             lost.append(f"{name}: the snapshot does not have it, it was deleted before or created after: --unlisted-topics recovers it")
         elif wanted.topic_id == topic_id:
-            topics.append(_as_in(archived, wanted))
+            topics.append(_as_in(archived, wanted, state))
             notes += _differences(archived, topics[-1])
         else:
             other: ArchivedTopic | HeadwaterError
@@ -46,15 +47,21 @@ def as_in_snapshot(found: Found, state: ClusterMetadata, repository: ManifestRep
                 lost.append(f"{name}: the snapshot has incarnation {wanted.topic_id}, the archive means {topic_id}: {other}")
                 continue
             notes.append(f"{name}: as incarnation {wanted.topic_id}, which the snapshot has; the archive means {topic_id} by the name")
-            topics.append(_as_in(other, wanted))
+            topics.append(_as_in(other, wanted, state))
             notes += _differences(other, topics[-1])
     return with_fields(found, topics=topics, lost=lost, notes=notes)
 
 
-def _as_in(archived: ArchivedTopic, wanted: TopicMetadata) -> ArchivedTopic:
+def _as_in(archived: ArchivedTopic, wanted: TopicMetadata, state: ClusterMetadata) -> ArchivedTopic:
     """With the settings of `wanted`. Kafka never takes a partition away: those added since come back with their data."""
     count = min(max(archived.manifest.partitions, len(wanted.partitions)), PARTITIONS_MAX)
-    return with_fields(archived, manifest=replace(archived.manifest, partitions=count, configs=dict(wanted.configs)))
+    manifest = replace(archived.manifest, partitions=count, configs=dict(wanted.configs))
+    return with_fields(archived, manifest=manifest, default_policy=_default_policy(state))
+
+
+def _default_policy(state: ClusterMetadata) -> str | None:
+    """The dynamic one of the cluster, which comes back with it. None: it has none, and the brokers' files are not in a snapshot."""
+    return state.configs.get((RESOURCE_BROKER, ""), {}).get("log.cleanup.policy")
 
 
 def _differences(archived: ArchivedTopic, planned: ArchivedTopic) -> Sequence[str]:

@@ -31,6 +31,8 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True):
     """The mark as it is written: small, because it is written again when the recovery is finished.
 
     plan_digest  of the plan's JSON, which lies compressed in a file beside it, named by the digest
+    put_back_ms  when what the recovery held back was put back; None: it was not, or not of every topic
+    put_back     topics of which it was, while there are others
     plan         where earlier versions kept it
     """
 
@@ -39,11 +41,13 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True):
     directory_id: str
     started_ms: int
     finished_ms: int | None = None
+    put_back_ms: int | None = None
+    put_back: tuple[str, ...] = ()
     plan: RecoveryPlan | None = None
 
     def __post_init__(self) -> None:
-        if self.started_ms < 0 or (self.finished_ms is not None and self.finished_ms < 0):
-            raise ValueError(f"started at {self.started_ms} ms, finished at {self.finished_ms}")
+        if min(self.started_ms, self.finished_ms or 0, self.put_back_ms or 0) < 0:
+            raise ValueError(f"started at {self.started_ms} ms, finished at {self.finished_ms}, put back at {self.put_back_ms}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,8 @@ class Mark:
     directory_id: str
     started_ms: int
     finished_ms: int | None = None
+    put_back_ms: int | None = None
+    put_back: tuple[str, ...] = ()
 
 
 @contextmanager
@@ -96,7 +102,8 @@ def read_mark(into: Path) -> Mark | None:
         raise CorruptData(str(path), 0, f"more than {_BYTES_MAX} bytes")
     found = unseal(raw, _Document, str(path), lambda document: document.plan is None or check_plan(document.plan))
     plan = found.plan or _read_plan(into, found.plan_digest)
-    return Mark(plan, found.plan_digest if found.plan is None else "", found.directory_id, found.started_ms, found.finished_ms)
+    digest = found.plan_digest if found.plan is None else ""
+    return Mark(plan, digest, found.directory_id, found.started_ms, found.finished_ms, found.put_back_ms, found.put_back)
 
 
 def write_mark(into: Path, mark: Mark) -> Mark:
@@ -107,7 +114,12 @@ def write_mark(into: Path, mark: Mark) -> Mark:
     if not mark.plan_digest:
         mark = replace(mark, plan_digest=_write_plan(into, mark.plan))
     document = _Document(
-        plan_digest=mark.plan_digest, directory_id=mark.directory_id, started_ms=mark.started_ms, finished_ms=mark.finished_ms
+        plan_digest=mark.plan_digest,
+        directory_id=mark.directory_id,
+        started_ms=mark.started_ms,
+        finished_ms=mark.finished_ms,
+        put_back_ms=mark.put_back_ms,
+        put_back=mark.put_back,
     )
     publish(into / MARK, seal(document))
     with disk_errors(into):

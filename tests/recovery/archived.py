@@ -23,7 +23,9 @@ from tests.headwater_core.objectstore.memory import MemoryStore
 EVERYTHING = Policy(tail_after_ms=0)
 
 
-def archive(log_dir: Path, store: ObjectStore, topics: Collection[str] | None = None, policy: Policy = EVERYTHING) -> ManifestRepository:
+def archive(
+    log_dir: Path, store: ObjectStore, topics: Collection[str] | None = None, policy: Policy = EVERYTHING, layout: str = "segment"
+) -> ManifestRepository:
     """What `policy` allows of `log_dir`, which is everything below the high watermarks; `topics` None: all."""
     dirs, repository, clock = LogDirs([log_dir]), ManifestRepository(store), SystemClock()
 
@@ -48,7 +50,7 @@ def archive(log_dir: Path, store: ObjectStore, topics: Collection[str] | None = 
     for log in dirs.partitions():
         if topics is not None and log.partition.topic not in topics:
             continue
-        archiver = PartitionArchiver(log.partition, equipment, open_layout("segment"))
+        archiver = PartitionArchiver(log.partition, equipment, open_layout(layout))
         while archiver.step(policy).progressed:
             pass
     return repository

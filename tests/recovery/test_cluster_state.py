@@ -1,5 +1,6 @@
 """The whole cluster as a part of a recovery: what of a snapshot comes back, and that the plan holds nothing secret."""
 
+import io
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,12 +11,13 @@ import recovery
 from archival.cluster_archiver import ClusterArchiver, ClusterArchiverEquipment
 from headwater_core.clock import SystemClock
 from headwater_core.errors import CorruptData, NotFound, UsageError, VerificationFailed
-from headwater_core.segments.metadata.cluster_metadata import ClusterMetadata
+from headwater_core.segments.metadata.cluster_metadata import ClusterMetadata, TopicMetadata
 from headwater_core.segments.metadata.metadata_log import DIRECTORY, MetadataLog
 from headwater_core.segments.metadata.metadata_snapshot import read_snapshot
 from headwater_core.segments.metadata.record_schemas import ACL, QUOTA, REGISTER_BROKER, SCRAM
 from manifests import keys
-from manifests.cluster_list import encode_cluster_list
+from manifests.cluster_list import ClusterList, ListedSnapshot, encode_cluster_list
+from manifests.cluster_snapshot import facts_of, pack_snapshot
 from manifests.repository import ManifestRepository
 from recovery.cluster_state import copied_state, copy_name
 from recovery.recovery_plan import ClusterPlan, RecoveryPlan, decode_plan, encode_plan
@@ -73,7 +75,7 @@ def test_the_metadata_log_begins_with_the_users_acls_quotas_settings_and_feature
 
 def test_another_node_id_gets_no_settings_of_the_old_one_and_the_plan_says_so() -> None:
     plan = Kitchen().plan(recovery.Options(cluster="1", node_id=7))
-    assert any("settings of brokers 1 are left out" in note for note in plan.notes)
+    assert plan.left_out == ("settings of brokers 1: the recovered cluster has broker 7 alone",)
 
 
 def test_nothing_secret_is_in_a_plan_or_a_report(tmp_path: Path) -> None:
@@ -86,6 +88,15 @@ def test_nothing_secret_is_in_a_plan_or_a_report(tmp_path: Path) -> None:
             secret = record.fields[name]
             assert secret not in text
             assert msgspec.json.encode(secret)[1:-1] not in text
+
+
+def test_files_with_credentials_are_readable_by_their_owner_alone(tmp_path: Path) -> None:
+    kitchen = Kitchen()
+    plan = kitchen.plan()
+    assert plan.cluster is not None
+    recovery.apply(plan, tmp_path / "kafka", kitchen.store)
+    modes = {name: (tmp_path / "kafka" / name).stat().st_mode & 0o777 for name in (copy_name(plan.cluster), "bootstrap.checkpoint")}
+    assert set(modes.values()) == {0o600}
 
 
 def test_it_goes_on_with_its_own_copy_when_the_snapshot_is_gone(tmp_path: Path) -> None:
@@ -120,17 +131,112 @@ def test_a_snapshot_that_was_exchanged_is_not_recovered(tmp_path: Path) -> None:
     assert not (tmp_path / "kafka" / "meta.properties").exists()
 
 
-def test_what_does_not_come_back_is_left_out_by_name() -> None:
-    soup = Kitchen().state.topics["menu"]
-    topics = {
-        **MetadataLog(unpack("kitchen") / DIRECTORY).read().topics,
-        "soup": replace(soup, name="soup", topic_id="AAAAAAAAAAAAAAAAAAAAAQ"),
-    }
-    plan = Kitchen(topics=topics, unread={99: 3}, unknown=(b"\x01\x63\x00later",) * 3).plan()
+def test_a_topic_without_data_is_left_out_by_name() -> None:
+    soup = TopicMetadata(name="soup", topic_id="AAAAAAAAAAAAAAAAAAAAAQ", partitions={}, configs={})
+    plan = Kitchen(topics={**MetadataLog(unpack("kitchen") / DIRECTORY).read().topics, "soup": soup}).plan()
+    assert plan.left_out == ("soup: a topic of the cluster that the archive does not hold",)
+
+
+LATER = (b"\x01\x63\x00one", b"\x01\x62\x00two", b"\x01\x63\x00three")
+OF_A_NODE = b"\x01\x00\x09a broker of a later version"
+
+
+def injected(into: Path) -> ClusterMetadata:
+    return read_snapshot((into / "bootstrap.checkpoint").read_bytes(), "bootstrap")
+
+
+def test_unknown_records_come_back_byte_for_byte_and_in_order_after_all_else(tmp_path: Path) -> None:
+    kitchen = Kitchen(unread={99: 2, 98: 1, 0: 1}, unknown=(LATER[0], OF_A_NODE, *LATER[1:]))
+    plan = kitchen.plan()
+    assert plan.left_out == ()
+    assert "3 records of kinds [98, 99], which this version does not know, come back byte for byte and in order" in plan.notes
+    assert plan.cluster is not None
+    assert plan.cluster.unknown == 3
+    recovery.apply(plan, tmp_path / "kafka", kitchen.store)
+    assert injected(tmp_path / "kafka").unknown == LATER
+    assert (tmp_path / "kafka" / "bootstrap.checkpoint").read_bytes().index(LATER[0]) > 0
+
+
+def test_what_a_later_record_may_have_undone_and_what_had_no_room_is_left_out(tmp_path: Path) -> None:
+    undone = Kitchen(unread={99: 1, 11: 1}, unknown=LATER[:1], kept=(b"\x01\x0b\x09later",))
+    plan = undone.plan()
+    assert plan.left_out == ("1 records of kinds [11], which this version does not know: later ones may have undone a part of them",)
+    recovery.apply(plan, tmp_path / "one", undone.store)
+    assert (injected(tmp_path / "one").unknown, injected(tmp_path / "one").kept) == (LATER[:1], ())
+    incomplete = Kitchen(unread={99: 5}, unknown=LATER[:1])
+    plan = incomplete.plan()
     assert plan.left_out == (
-        "soup: a topic of the cluster that the archive does not hold",
-        "3 records of kinds [99], which this version does not know",
+        "4 records that its writer did not know, and had no room for",
+        "1 records of kinds [99], which this version does not know: later ones may have undone a part of them",
     )
+    recovery.apply(plan, tmp_path / "two", incomplete.store)
+    assert injected(tmp_path / "two").unknown == ()
+
+
+def test_fields_that_are_not_known_come_back_with_their_records(tmp_path: Path) -> None:
+    found = MetadataLog(unpack("kitchen") / DIRECTORY).read()
+    (about, acl), *_ = found.others[ACL].items()
+    later = replace(acl, raw=acl.raw[:-1] + b"\x01\x4d\x05later", is_understood=False)
+    tags = ((77, b"later"),)
+    menu = replace(found.topics["menu"], tags=tags)
+    setting = (4, "1", "log.cleaner.threads") if ("log.cleaner.threads" in found.configs.get((4, "1"), {})) else _a_setting(found)
+    kitchen = Kitchen(
+        topics={**found.topics, "menu": menu},
+        others={**found.others, ACL: {**found.others[ACL], about: later}},
+        config_tags={setting: tags},
+        unread={2: 1, ACL: 1, 4: 1},
+    )
+    plan = kitchen.plan()
+    assert plan.left_out == ()
+    recovery.apply(plan, tmp_path / "kafka", kitchen.store)
+    back = injected(tmp_path / "kafka")
+    assert back.topics["menu"].tags == tags
+    assert back.others[ACL][about].raw == later.raw
+    assert back.config_tags == {setting: tags}
+    partition = replace(menu.partitions[0], tags=tags)
+    plan = Kitchen(
+        topics={**found.topics, "menu": replace(menu, tags=(), partitions={**menu.partitions, 0: partition})}, unread={3: 1}
+    ).plan()
+    assert plan.left_out == ("what 1 partitions have that this version does not know: their replicas are others",)
+
+
+def _a_setting(state: ClusterMetadata) -> tuple[int, str, str]:
+    return next((kind, name, key) for (kind, name), settings in state.configs.items() if name in ("", "1") for key in settings)
+
+
+def test_the_plan_says_which_kafka_starts_and_refuses_one_that_does_not() -> None:
+    kitchen = Kitchen(features={"metadata.version": 29, "streams.version": 1})
+    plan = kitchen.plan()
+    assert plan.cluster is not None
+    assert (plan.problems, plan.cluster.starts_on) == ((), ("4.2", "4.3"))
+    assert any("metadata.version 29, streams.version 1; Kafka 4.2 or 4.3 or newer starts on it" in note for note in plan.notes)
+    assert kitchen.plan(recovery.Options(cluster="latest", kafka_release="4.2")).problems == ()
+    (problem,) = kitchen.plan(recovery.Options(cluster="latest", kafka_release="4.1")).problems
+    assert "Kafka 4.1 does not start on metadata.version 29 (it knows 27)" in problem
+    (problem,) = Kitchen(features={}).plan().problems
+    assert "no metadata.version" in problem
+
+
+@pytest.mark.parametrize(("level", "version"), [(7, 0), (21, 1), (25, 2)])
+def test_partitions_have_the_version_of_the_level(tmp_path: Path, level: int, version: int) -> None:
+    kitchen = Kitchen(features={"metadata.version": level})
+    recovery.apply(kitchen.plan(), tmp_path / "kafka", kitchen.store)
+    raw = (tmp_path / "kafka" / "bootstrap.checkpoint").read_bytes()
+    frames = {raw[at + 2] for at in range(len(raw)) if raw[at : at + 2] == b"\x01\x03" and raw[at + 3 : at + 6] == bytes(3)}
+    assert frames == {version}
+
+
+def test_what_lies_beside_the_metadata_is_listed() -> None:
+    plan = Kitchen().plan()
+    assert plan.cluster is not None
+    assert plan.cluster.used_by["consumer groups"] == ("__consumer_offsets",)
+    assert "the state of consumer groups comes back with __consumer_offsets" in plan.notes
+    of_groups = {(32, "cooks"): {"consumer.session.timeout.ms": "50000"}, (16, "slow"): {"interval.ms": "9", "metrics": "org.apache"}}
+    plan = Kitchen(configs={(4, "1"): {"log.cleaner.threads": "2"}, (4, "2"): {"log.cleaner.threads": "3"}, **of_groups}).plan()
+    assert plan.cluster is not None
+    assert plan.cluster.settings == {"brokers": 1, "client metrics": 2, "groups": 1}
+    assert "settings come back of brokers (1), client metrics (2), groups (1)" in plan.notes
+    assert plan.left_out == ("settings of brokers 2: the recovered cluster has broker 1 alone",)
 
 
 def test_without_a_snapshot_or_with_that_of_another_cluster_nothing_is_planned() -> None:
@@ -167,6 +273,100 @@ def test_without_a_list_the_snapshots_that_are_there_are_used(damaged: bool) -> 
     kitchen.store.delete(info.key)
     with pytest.raises(CorruptData if damaged else NotFound):
         kitchen.plan()
+
+
+class DamagedKitchen(Kitchen):
+    """With two snapshots, of which the newer one is what a test makes of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = self.listed.newest
+        self.list_of_before = self.store.get(keys.CLUSTER_LIST)[0]
+        configs = {**self.state.configs, (32, "g"): {"a": "b"}}
+        self.state = replace(self.state, end_offset=self.state.end_offset + 1, configs=configs, topics=dict(self.state.topics))
+        self.archiver.step(requested=True)
+        self.second = self.listed.newest
+
+    @property
+    def listed(self) -> ClusterList:
+        found = self.repository.load_snapshots()
+        assert found is not None
+        return found
+
+    def put(self, content: bytes) -> None:
+        self.store.delete(self.second.key)
+        self.store.put(self.second.key, io.BytesIO(content), size_bytes=len(content))
+
+    def object_of(self, snapshot: ListedSnapshot) -> bytes:
+        return self.store.get(snapshot.key)[0]
+
+    def refused(self, words: str) -> None:
+        """The plan names the snapshot and what is wrong with it, and which one may be taken in its place."""
+        with pytest.raises(VerificationFailed, match=words) as raised:
+            self.plan()
+        assert self.second.key in str(raised.value)
+        assert "`--at 1` takes another one" in str(raised.value)
+        plan = self.plan(recovery.Options(cluster="1"))
+        assert plan.cluster is not None
+        assert (plan.cluster.number, plan.problems) == (1, ())
+
+
+@pytest.mark.parametrize("with_list", [True, False])
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "exchanged", "empty"])
+def test_a_damaged_snapshot_is_named_and_another_one_can_be_taken(damage: str, with_list: bool) -> None:
+    kitchen = DamagedKitchen()
+    if not with_list:
+        kitchen.store.delete(keys.CLUSTER_LIST)
+    whole = kitchen.object_of(kitchen.second)
+    if damage == "flipped":
+        for at in range(0, len(whole), 1 + len(whole) // 9):
+            kitchen.put(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
+            kitchen.refused("damaged|are listed|unpacked|does not|checksum|corrupt|byte")
+        return
+    kitchen.put({"truncated": whole[:-20], "exchanged": kitchen.object_of(kitchen.first), "empty": b""}[damage])
+    kitchen.refused("it is snapshot 1 of cluster" if damage == "exchanged" else "bytes|damaged|does not end")
+
+
+def test_a_snapshot_that_is_gone_is_named_and_another_one_can_be_taken() -> None:
+    kitchen = DamagedKitchen()
+    kitchen.store.delete(kitchen.second.key)
+    kitchen.refused("is not there")
+
+
+def test_an_older_list_that_was_put_back_is_noted() -> None:
+    kitchen = DamagedKitchen()
+    kitchen.store.replace(keys.CLUSTER_LIST, kitchen.list_of_before, expected_tag=kitchen.store.get(keys.CLUSTER_LIST)[1])
+    plan = kitchen.plan()
+    assert plan.cluster is not None
+    assert plan.cluster.number == 1
+    assert "1 snapshots are not listed, the last are 2" in plan.notes
+
+
+def test_a_snapshot_of_another_cluster_is_a_problem_though_no_list_says_so() -> None:
+    kitchen = DamagedKitchen()
+    facts = facts_of(kitchen.object_of(kitchen.second), "it")
+    assert facts is not None
+    kitchen.put(pack_snapshot(kitchen.state, msgspec.structs.replace(facts, cluster_id="pantry")))
+    kitchen.store.delete(keys.CLUSTER_LIST)
+    (problem,) = kitchen.plan().problems
+    assert "the snapshots are of cluster pantry" in problem
+
+
+@pytest.mark.parametrize("with_list", [True, False])
+def test_one_that_is_exchanged_after_it_was_planned_is_not_recovered(tmp_path: Path, with_list: bool) -> None:
+    kitchen = DamagedKitchen()
+    if not with_list:
+        kitchen.store.delete(keys.CLUSTER_LIST)
+    plan = kitchen.plan()
+    whole = kitchen.object_of(kitchen.second)
+    for wrong in (whole[:-1] + bytes([whole[-1] ^ 1]), whole[:-8], kitchen.object_of(kitchen.first)):
+        kitchen.put(wrong)
+        with pytest.raises(VerificationFailed, match="is not what the plan names"):
+            recovery.apply(plan, tmp_path / "kafka", kitchen.store)
+        assert not {"meta.properties", "bootstrap.checkpoint"} & {path.name for path in (tmp_path / "kafka").iterdir()}
+    kitchen.put(whole)
+    recovery.apply(plan, tmp_path / "kafka", kitchen.store)
+    assert injected(tmp_path / "kafka").configs[32, "g"] == {"a": "b"}
 
 
 @pytest.mark.parametrize("key", ["../../etc/passwd", "cluster/latest.json", "data/x"])

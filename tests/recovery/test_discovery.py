@@ -3,19 +3,23 @@
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 
 import recovery
+from headwater_core.clock import SystemClock
 from headwater_core.errors import CorruptData, ForeignOwner, HeadwaterError, NotFound, NothingExamined, TransientError, VerificationFailed
 from headwater_core.objectstore.directory import DirectoryStore
 from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, ObjectInfo, ObjectStore
 from manifests import keys
 from manifests.repository import ManifestRepository
+from manifests.topic import TopicManifest
 from recovery.discovery import discover
 from tests.fixtures import unpack
 from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.recovery.archived import archive, batches
+from tests.recovery.plans import CLUSTER, TOPIC_ID, a_head, an_entry
 
 TOPIC = "specials"
 
@@ -170,3 +174,27 @@ def test_a_partition_that_no_listing_shows_is_requested_all_the_same(store: Dire
     made = [recovery.plan(ManifestRepository(each), [TOPIC]) for each in (store, Forgetful(tmp_path / "bucket"))]
     assert made[0].topics == made[1].topics
     assert made[1].left_out == ()
+
+
+class Together(MemoryStore):
+    """Answers for heads once so many of them are wanted at a time."""
+
+    def __init__(self, other: MemoryStore, at_once: int) -> None:
+        self.__dict__ = dict(other.__dict__)
+        self.barrier = Barrier(at_once, timeout=30)
+
+    def get(self, key: str, *, max_bytes: int = DOCUMENT_BYTES_MAX) -> tuple[bytes, str]:
+        if key.endswith("/manifest.json"):
+            self.barrier.wait()
+        return super().get(key, max_bytes=max_bytes)
+
+
+def test_the_heads_of_one_topic_are_read_at_the_same_time() -> None:
+    """A round trip each, one after the other, would make a topic of a thousand partitions wait for a minute."""
+    store = MemoryStore(SystemClock())
+    repository = ManifestRepository(store)
+    repository.ensure_topic(TopicManifest(cluster_id=CLUSTER, topic="orders", topic_id=TOPIC_ID, partitions=8))
+    for number in range(8):
+        repository.commit(None, a_head(an_entry(0, 9, partition=number), partition=number))
+    [found] = discover(ManifestRepository(Together(store, 8)), ["orders"]).topics
+    assert sorted(found.heads) == list(range(8))

@@ -11,6 +11,7 @@ from manifests.entry_tree import EntryTree, SupersededEntries
 from manifests.head import Head
 from manifests.page import Item, PageRef, reference
 from recovery.discovery import ArchivedTopic, Found
+from recovery.local_part import PartBounds
 from recovery.planner import make_plan, plan_partition, without
 from recovery.recovery_plan import LostRun, Options, PartitionPlan, Request, check_plan, decode_plan, encode_plan
 from tests.recovery.plans import ENTRIES, NOW, a_gap, a_head, a_topic, an_entry, bases, planned
@@ -71,7 +72,7 @@ def test_an_open_transaction_is_the_last_entry_s() -> None:
     ],
 )
 def test_retention_leaves_out_whole_runs_from_the_oldest_on(before_ms: int | None, retention_bytes: int | None, kept: list[int]) -> None:
-    partition = plan_partition(a_head(*ENTRIES), before_ms, retention_bytes)
+    partition = plan_partition(a_head(*ENTRIES), PartBounds(before_ms, retention_bytes))
     assert bases(partition) == kept
     assert partition.start_offset == (kept[0] if kept else 30)
     assert partition.next_offset == 30
@@ -79,9 +80,9 @@ def test_retention_leaves_out_whole_runs_from_the_oldest_on(before_ms: int | Non
 
 def test_runs_without_user_data_are_no_reason_to_keep_what_is_older() -> None:
     markers = an_entry(10, 10, last_timestamp_ms=None, first_timestamp_ms=None, records=0)
-    assert bases(plan_partition(a_head(an_entry(0, 9, last_timestamp_ms=100), markers, an_entry(11, 20, last_timestamp_ms=900)), 200)) == [
-        11
-    ]
+    assert bases(
+        plan_partition(a_head(an_entry(0, 9, last_timestamp_ms=100), markers, an_entry(11, 20, last_timestamp_ms=900)), PartBounds(200))
+    ) == [11]
 
 
 def test_retention_is_held_back_unless_it_was_requested() -> None:
@@ -104,6 +105,7 @@ def test_a_given_retention_wins_over_the_topics_own() -> None:
     [given] = planned(a_topic(a_head(*ENTRIES), retention_ms="5", retention_bytes="5"), retention_bytes=200).topics
     assert bases(given.partitions[0]) == [10, 20]
     assert given.configs == {"retention.ms": "-1", "retention.bytes": "200"}
+    assert given.held == {"retention.ms": "5"}
 
 
 @pytest.mark.parametrize("policy", ["compact", "compact,delete"])
@@ -153,7 +155,10 @@ def test_a_head_beyond_the_count_is_a_problem_and_left_out_on_request_only() -> 
     assert planned(topic).problems
     assert len(planned(topic, partitions=2).topics[0].partitions) == 2
     assert len(planned(topic, partition_counts={"orders": 2}).topics[0].partitions) == 2
-    narrowed = planned(topic, partitions=1)
+    [problem] = planned(topic, partitions=1).problems
+    assert "--drop-partitions" in problem
+    narrowed = planned(topic, partitions=1, drop_partitions=True)
+    assert narrowed.problems == ()
     assert len(narrowed.topics[0].partitions) == 1
     assert any("left out" in note for note in narrowed.notes)
 
@@ -239,7 +244,7 @@ def test_a_damaged_page_of_dead_branches_costs_no_record() -> None:
     with pytest.raises(CorruptData):
         plan_with(replace(page, spans=None), CorruptData("a page", 0, "flipped"))
     with pytest.raises(TransientError):
-        plan_with(page, TransientError("timed out"))
+        plan_with(replace(page, spans=None), TransientError("timed out"))
 
 
 @pytest.mark.parametrize("error", [TransientError("timed out"), ManifestChanged("replaced")])

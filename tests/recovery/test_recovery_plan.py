@@ -35,7 +35,7 @@ def changed(**changes: Any) -> RecoveryPlan:
         (changed(topic_id="short"), UsageError),
         (changed(cluster_id="a/b"), UsageError),
         (changed(recovery_id="../x"), CorruptData),
-        (changed(mode="instant"), UnsupportedFormat),
+        (changed(mode="sideways"), UnsupportedFormat),
         (changed(entries=(an_entry(0, 9, key="data/x/passwd.log"), an_entry(10, 19))), CorruptData),
         (changed(entries=(an_entry(0, 9, layout="bricks"), an_entry(10, 19))), UnsupportedFormat),
         (changed(entries=(an_entry(0, 9), an_entry(10, 19, size_bytes=2**31, live_bytes=2**31))), UnsupportedFormat),

@@ -9,6 +9,7 @@ import recovery
 from headwater_core.errors import NotFound, VerificationFailed
 from headwater_core.segments.metadata.cluster_metadata import TopicMetadata
 from headwater_core.segments.metadata.metadata_log import DIRECTORY, MetadataLog
+from headwater_core.segments.metadata.metadata_records import RESOURCE_BROKER
 from manifests import keys
 from manifests.topic import TopicManifest, encode_topic
 from recovery.recovery_plan import RecoveryPlan, TopicPlan
@@ -42,6 +43,19 @@ def test_settings_partitions_and_epochs_are_those_of_the_snapshot() -> None:
     assert "menu: 2 partitions as in the snapshot; its manifest has 1" in plan.notes
     assert "menu: settings as in the snapshot; its manifest has others for cleanup.policy, retention.ms" in plan.notes
     assert kitchen.plan(recovery.Options()).topics != plan.topics
+
+
+@pytest.mark.parametrize(("default", "whole"), [({"log.cleanup.policy": "compact"}, True), ({}, False)])
+def test_a_topic_that_is_compacted_by_the_brokers_default_comes_back_whole(default: dict[str, str], whole: bool) -> None:
+    state = MetadataLog(unpack("kitchen") / DIRECTORY).read()
+    everywhere = (RESOURCE_BROKER, "")
+    configs = {**state.configs, everywhere: {**state.configs.get(everywhere, {}), **default}}
+    kitchen = Kitchen(topics={**state.topics, "specials": replace(state.topics["specials"], configs={})}, configs=configs)
+    plan = kitchen.plan(recovery.Options(cluster="latest", mode="instant"))
+    planned = of(plan, "specials")
+    assert (planned.compacted, bool(planned.records), planned.partitions[0].left is None) == (whole, whole, whole)
+    assert ("cleanup.policy" in planned.configs, "retention.ms" in planned.held) == (False, not whole)
+    assert bool([note for note in plan.notes if "have no cleanup.policy" in note]) != whole  # brokers' files may say it, too
 
 
 def test_partitions_that_were_added_after_the_snapshot_keep_their_data() -> None:

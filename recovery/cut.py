@@ -1,0 +1,149 @@
+"""The cut of a recovery: where each log ends against where its archive does, and what had to be changed so that all agree with it.
+
+Tails are archived at different moments, so a cluster comes back as of no single one: what groups have committed, transactions and
+producer ids are brought to where the logs end.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+from msgspec.structs import replace
+
+from manifests.entry import OFFSET_MAX
+from recovery.coordinators import States
+
+if TYPE_CHECKING:
+    from recovery.recovery_plan import PartitionPlan, RecoveryPlan
+
+Outcome = Literal["aborted", "ended by the coordinator", "left open", "left out"]
+
+
+class PartitionCut(msgspec.Struct, frozen=True, kw_only=True):
+    """One partition. Ends are exclusive.
+
+    head     where its archive ends
+    bound    where the user, or a transaction that is cut off, lets it end at the latest; null: with the archive
+    end      the smaller of both, and where a batch begins: the records of the recovered log end there
+    log_end  the same with what recovery writes behind them
+    last_timestamp_ms  of the newest record that comes back to the disk; null: of none, or it is not known
+    """
+
+    topic: str
+    partition: int
+    head: int
+    bound: int | None
+    end: int
+    log_end: int
+    last_timestamp_ms: int | None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.end <= self.log_end <= OFFSET_MAX + 1 or self.end > self.head:
+            raise ValueError(f"{self.topic[:200]}:{self.partition} is cut at {self.end}, with a head at {self.head}")
+
+
+class OpenTransactionAtCut(msgspec.Struct, frozen=True, kw_only=True):
+    """A transaction whose end did not come back.
+
+    outcome      `aborted`: a marker is written; `ended by the coordinator`: the recovered one knows of it; `left open`: as requested, or
+                 because its producer's epoch is not known; `left out`: the log is cut before it
+    coordinator  what the recovered coordinator says of that producer's last transaction, which may be a later one; "" where it does not
+                 know the producer. `complete-commit` beside `aborted`: it, or a later one, was committed, and some of its records are
+                 in partitions whose archive goes further
+    """
+
+    topic: str
+    partition: int
+    producer_id: int
+    producer_epoch: int | None
+    first_offset: int
+    outcome: Outcome
+    coordinator: str = ""
+
+
+class UnfinishedTransaction(msgspec.Struct, frozen=True, kw_only=True):
+    """One that the recovered coordinator ends after its start: it writes markers to these partitions, TOPIC:NUMBER each.
+
+    missing  those of them that do not come back
+    """
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    status: str
+    partitions: tuple[str, ...]
+    missing: tuple[str, ...] = ()
+
+
+class RecoveryCut(msgspec.Struct, frozen=True, kw_only=True):
+    """What group offsets are set back to stands in the plan's `offsets_ahead`.
+
+    unfinished           transactions that the coordinator ends
+    coordinator_producer_id  the highest that it has given, as far as its log came back; -1: none
+    next_producer_id     new producers get ids from there on
+    """
+
+    partitions: tuple[PartitionCut, ...]
+    transactions: tuple[OpenTransactionAtCut, ...] = ()
+    unfinished: tuple[UnfinishedTransaction, ...] = ()
+    coordinator_producer_id: int = -1
+    next_producer_id: int = 0
+
+    @property
+    def shortened(self) -> tuple[PartitionCut, ...]:
+        """The partitions whose logs end before their archives."""
+        return tuple(each for each in self.partitions if each.end < each.head)
+
+
+def cut_of(planned: "RecoveryPlan", ended: "RecoveryPlan", transactions: Iterable[OpenTransactionAtCut], states: States) -> RecoveryCut:
+    """planned: as it was before its logs' ends were decided; ended: after; states: of the recovered coordinator"""
+    known = {(each.topic, each.partition): each.head for each in planned.cut.partitions} if planned.cut else {}
+    heads = {
+        (topic.topic, each.partition): max(each.next_offset, known.get((topic.topic, each.partition), 0))
+        for topic in planned.topics
+        for each in topic.partitions
+    }
+    partitions = [
+        _partition_cut(topic.topic, partition, heads[topic.topic, partition.partition])
+        for topic in ended.topics
+        for partition in topic.partitions
+    ]
+    by_producer = {state.producer_id: state.status for state in states.current.values()}
+    found = (replace(each, coordinator=by_producer.get(each.producer_id, "")) for each in transactions)
+    return RecoveryCut(
+        partitions=tuple(partitions),
+        transactions=tuple(sorted(found, key=lambda each: (each.topic, each.partition, each.first_offset, each.producer_id))),
+        unfinished=tuple(_unfinished(states, heads.keys())),
+        coordinator_producer_id=max(by_producer, default=-1),
+    )
+
+
+def _partition_cut(topic: str, partition: "PartitionPlan", head: int) -> PartitionCut:
+    end = partition.next_offset
+    bound = partition.end.offset if partition.end is not None else end if end < head else None
+    times_ms = [entry.last_timestamp_ms for entry in partition.files if entry.last_timestamp_ms is not None]
+    return PartitionCut(
+        topic=topic,
+        partition=partition.partition,
+        head=max(head, end),
+        bound=bound,
+        end=end,
+        log_end=partition.log_end,
+        last_timestamp_ms=max(times_ms, default=None),
+    )
+
+
+def _unfinished(states: States, places: Collection[tuple[str, int]]) -> Iterable[UnfinishedTransaction]:
+    current: Mapping[str, object] = states.current
+    for transactional_id in sorted(current):
+        state = states.current[transactional_id]
+        if state.unfinished:
+            ordered = sorted(state.partitions)
+            yield UnfinishedTransaction(
+                transactional_id=transactional_id,
+                producer_id=state.producer_id,
+                producer_epoch=state.producer_epoch,
+                status=state.status,
+                partitions=tuple(f"{topic}:{number}" for topic, number in ordered),
+                missing=tuple(f"{topic}:{number}" for topic, number in ordered if (topic, number) not in places),
+            )

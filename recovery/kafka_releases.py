@@ -1,0 +1,75 @@
+"""Which releases of Kafka start on which feature levels.
+
+A broker refuses metadata with a feature or a level that it does not know, and takes older ones as they are. Source:
+MetadataVersion and Feature of Kafka's own server-common, 4.0.0, 4.1.0, 4.2.0 and 4.3.1.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+METADATA_VERSION = "metadata.version"
+METADATA_VERSION_MIN = 7  # 3.3-IV3: what is older needs ZooKeeper, or a Kafka before 4.0
+_DIRECTORIES, _ELIGIBLE_LEADERS = 17, 23  # since 3.7-IV2 and 4.0-IV1 records of partitions have them
+
+RELEASES: Mapping[str, Mapping[str, int]] = {  # the highest level that each starts on, by feature; in order
+    "4.0": {METADATA_VERSION: 25, "transaction.version": 2, "group.version": 1, "eligible.leader.replicas.version": 1},
+    "4.1": {METADATA_VERSION: 27, "transaction.version": 2, "group.version": 1, "eligible.leader.replicas.version": 1, "share.version": 1},
+    "4.2": {
+        METADATA_VERSION: 29,
+        "transaction.version": 2,
+        "group.version": 1,
+        "eligible.leader.replicas.version": 1,
+        "share.version": 1,
+        "streams.version": 1,
+    },
+    "4.3": {
+        METADATA_VERSION: 30,
+        "transaction.version": 2,
+        "group.version": 1,
+        "eligible.leader.replicas.version": 1,
+        "share.version": 1,
+        "streams.version": 1,
+    },
+}
+NEWEST = list(RELEASES)[-1]
+
+
+class StartingReleases(NamedTuple):
+    """releases: of those that are known, in order; problem: why none can start, or not the wanted one; """ ""
+
+    releases: tuple[str, ...]
+    problem: str = ""
+
+    def __str__(self) -> str:
+        if not self.releases:
+            return f"a Kafka newer than {NEWEST}"
+        return " or ".join(self.releases) + (" or newer" if self.releases[-1] == NEWEST else "")
+
+
+def starting_releases(features: Mapping[str, int], wanted: str | None = None) -> StartingReleases:
+    """Which releases start on metadata with these levels. None of those that are known is no problem where a level is higher than theirs:
+    then a newer one wrote it, and starts.
+
+    wanted  the release that is to start on it; None: any
+    """
+    level = features.get(METADATA_VERSION, 0)
+    if level < METADATA_VERSION_MIN:
+        said = f"{METADATA_VERSION} {level}" if level else f"no {METADATA_VERSION}"
+        return StartingReleases((), f"the snapshot has {said}, and no Kafka from 4.0 on starts below {METADATA_VERSION_MIN}")
+    found = StartingReleases(tuple(release for release in RELEASES if not _too_high(features, release)))
+    if wanted is None or wanted in found.releases:
+        return found
+    if wanted not in RELEASES:
+        return found._replace(problem=f"Kafka {wanted} is not known: {', '.join(RELEASES)} are")
+    why = ", ".join(f"{name} {features[name]} (it knows {RELEASES[wanted].get(name, 0)})" for name in _too_high(features, wanted))
+    return found._replace(problem=f"Kafka {wanted} does not start on {why}: that takes Kafka {found}")
+
+
+def _too_high(features: Mapping[str, int], release: str) -> list[str]:
+    return sorted(name for name, level in features.items() if level > RELEASES[release].get(name, 0))
+
+
+def partition_version(features: Mapping[str, int]) -> int:
+    """The version in which controllers at this level write records of partitions."""
+    level = features.get(METADATA_VERSION, 0)
+    return (level >= _DIRECTORIES) + (level >= _ELIGIBLE_LEADERS)

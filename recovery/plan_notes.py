@@ -1,0 +1,114 @@
+"""What people should know of a plan beside what it brings back. Pure."""
+
+from collections.abc import Iterable, Sequence
+
+from recovery.discovery import ArchivedTopic
+from recovery.local_part import is_internal, is_made_up, items_of
+from recovery.recovery_plan import Options, TopicPlan
+
+HELD_BACK = ("retention.ms", "retention.bytes")
+"""Settings by which a broker would delete what was just recovered."""
+
+
+def beyond_notes(topic: ArchivedTopic, count: int) -> Iterable[str]:
+    if count > topic.manifest.partitions:
+        yield (
+            f"{topic.manifest.topic} comes back with {count} partitions, its manifest has {topic.manifest.partitions}: "
+            "new records of a key may go to another partition than the recovered ones"
+        )
+    if beyond := sorted(number for number in topic.heads if number >= count):
+        yield f"{topic.manifest.topic}: partitions {numbers_text(beyond)} are archived and left out, as the given count says"
+
+
+def producer_notes(topic: ArchivedTopic, planned: TopicPlan) -> Iterable[str]:
+    recovered = {each.partition for each in planned.partitions if each.manifest_version}
+    for number, head in sorted(topic.heads.items()):
+        if number not in recovered:
+            continue
+        if made_up := [each.max_producer_id for each in (*items_of(head.entries), *items_of(head.superseded)) if is_made_up(each)]:
+            yield (
+                f"{topic.manifest.topic}:{number} holds producer id {max(made_up)}, which no coordinator gave: "
+                "new ids do not begin above it"
+            )
+
+
+def notes_of(topic: TopicPlan) -> Iterable[str]:
+    """What the user should know of a planned topic."""
+    for partition in topic.partitions:
+        where = f"{topic.topic}:{partition.partition}"
+        for first, last in partition.gaps:
+            yield f"{where} has no records from offset {first} to {last}: they were lost before they could be archived"
+        if (end := partition.end) is not None:
+            late = f", {'at least ' * end.at_least}{end.out_of_order} of them out of order: not later than that" if end.out_of_order else ""
+            yield f"{where} ends at offset {end.offset} or before, as requested: {end.records} records after it are left out{late}"
+    if dropped := sum(partition.below_retention for partition in topic.partitions):
+        yield f"{topic.topic}: retention leaves out {dropped} archived runs; they stay in the archive"
+    if (wanted := topic.configs.get("min.insync.replicas", "1")) != "1":
+        yield f"{topic.topic} wants {wanted[:20]!r} replicas in sync and is recovered with one: acks=all waits for more"
+
+
+def overall_notes(topics: Sequence[TopicPlan], options: Options, source_cluster_id: str) -> Iterable[str]:
+    if held := sum(bool(topic.held) for topic in topics):
+        yield (
+            f"retention is held back in {held} topics so that the broker keeps what is recovered; `headwater recover finish` puts it back, "
+            "`headwater recover status` lists it"
+        )
+    if options.mode != "full":
+        yield from _notes_of_mode(topics, options, source_cluster_id)
+    elif (limited := sum(any(topic.held.get(name, "-1") not in (None, "-1") for name in HELD_BACK) for topic in topics)) and (
+        options.retention_ms is None and options.retention_bytes is None
+    ):
+        yield (
+            f"everything live in the archive comes back, also what is beyond the own retention of {limited} topics; "
+            "--apply-retention bounds the download by it"
+        )
+    for topic in topics:
+        if topic.source is not None:
+            yield (
+                f"{topic.source.topic} comes back as {topic.topic}, with an id of its own: groups and ACLs know it by its old name, and "
+                f"the archive of {topic.source.topic} is not its archive"
+            )
+
+
+def _notes_of_mode(topics: Sequence[TopicPlan], options: Options, source_cluster_id: str) -> Iterable[str]:
+    left = [partition.left for topic in topics for partition in topic.partitions if partition.left is not None]
+    if left:
+        yield (
+            f"{sum(each.records for each in left)} records of {len(left)} partitions stay in the archive, where a gateway serves them: the "
+            "broker alone has nothing before its own first offset, and sets back a group that continues there by auto.offset.reset"
+        )
+    if left and options.cluster_id != source_cluster_id:
+        yield (
+            f"a gateway serves the archive of cluster {source_cluster_id} beside a broker of that cluster alone: recover with --cluster-id "
+            f"{source_cluster_id}, and never start the old cluster again"
+        )
+    if whole := [topic.topic for topic in topics if topic.compacted]:
+        yield (
+            f"{len(whole)} compacted topics come back in full all the same, {whole[0]} among them: "
+            "their cleaner would see what is new alone, and deleted keys would be read from the archive"
+        )
+    if internal := [topic.topic for topic in topics if is_internal(topic.topic) and not topic.compacted]:
+        yield f"{', '.join(internal)}: internal topics come back in full all the same"
+
+
+def policy_notes(topics: Sequence[ArchivedTopic], options: Options) -> Iterable[str]:
+    """Of a part of topics of which it is not known whether they are compacted: their own settings do not say it, and the brokers' are not
+    in the archive of topics."""
+    unknown = [
+        each.manifest.topic
+        for each in topics
+        if each.default_policy is None
+        and not is_internal(each.manifest.topic)
+        and each.manifest.configs is not None
+        and "cleanup.policy" not in each.manifest.configs
+    ]
+    if unknown and options.mode != "full":
+        yield (
+            f"{len(unknown)} topics have no cleanup.policy of their own, {unknown[0]} among them: they are taken for topics that "
+            "delete, as is Kafka's default. If the brokers' log.cleanup.policy was compact, recover them in mode full"
+        )
+
+
+def numbers_text(numbers: Sequence[int]) -> str:
+    shown = ", ".join(map(str, numbers[:10]))
+    return f"{shown} and {len(numbers) - 10} more" if len(numbers) > 10 else shown

@@ -1,0 +1,186 @@
+"""Where logs are to end, before their archive does: at a point in time, or at an offset.
+
+A log ends before the first batch whose greatest timestamp is later than the time, markers of transactions included: what had not been
+committed by then is open where the log ends. Producers set timestamps, so later batches may hold earlier records; they are counted.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from headwater_core.errors import UsageError
+from headwater_core.objectstore.store import ObjectStore
+from headwater_core.segments.batch_walk import walk
+from headwater_core.segments.batches import BatchHeader
+from headwater_core.segments.records import decode_batch
+from headwater_core.threads import ContextThreads
+from manifests.entry import Entry
+from manifests.entry_tree import EntryTree
+from manifests.head import Head
+from manifests.page import Item
+from recovery.discovery import ArchivedTopic
+from recovery.open_transactions import DAMAGE, run_index
+from recovery.recovery_plan import Options, Place, RequestedEnd
+from recovery.runs import fetched
+
+OUT_OF_ORDER_READS_MAX = 16  # runs of one partition that are fetched to count records out of order
+_READERS = 8
+
+IsLate = Callable[[BatchHeader], bool]
+
+
+def find_ends(found: Sequence[ArchivedTopic], options: Options, store: ObjectStore) -> Mapping[Place, RequestedEnd]:
+    """The ends of those logs that are to end before their archive, by the archive's topic and partition.
+
+    Reads the archive: the run in which a log ends, indexes of runs before it, and runs after it to count. What is damaged there ends the
+    log before it. Raises UsageError for an offset of a partition that is not recovered, and what the store raises.
+    """
+    heads = {(topic.manifest.topic, number): head for topic in found for number, head in topic.heads.items()}
+    offsets = {_place_of(text): offset for text, offset in options.to_offsets.items()}
+    if unknown := sorted(offsets.keys() - heads.keys()):
+        raise UsageError(f"an end for {unknown[0][0]}:{unknown[0][1]}, which is not recovered")
+
+    def of(place: Place) -> RequestedEnd | None:
+        ends = []
+        if place in offsets:
+            ends.append(_at_offset(store, heads[place], offsets[place]))
+        if options.to_time_ms is not None:
+            ends.append(_at_time(store, heads[place], options.to_time_ms))
+        return min((each for each in ends if each is not None), key=lambda each: each.offset, default=None)
+
+    wanted = sorted(heads if options.to_time_ms is not None else offsets)
+    with ContextThreads(_READERS, "recover-ends") as pool:
+        return {place: end for place, end in zip(wanted, pool.map(of, wanted), strict=True) if end is not None}
+
+
+def _place_of(text: str) -> Place:
+    topic, _, number = text.rpartition(":")
+    if not topic or not number.isdecimal() or not number.isascii() or len(number) > 10:
+        raise UsageError(f"{text[:300]!r} is not TOPIC:PARTITION")
+    return topic, int(number)
+
+
+def _at_offset(store: ObjectStore, head: Head, offset: int) -> RequestedEnd | None:
+    """Before the batch that holds `offset`, or that is the first one after it."""
+    if offset >= head.next_offset:
+        return None
+    offset = max(offset, head.start_offset)
+    entry = head.entries.at(offset)
+    after = head.entries.split_at(offset)[1]
+    if entry is None or entry.gap or entry.base_offset == offset:
+        return RequestedEnd(offset=offset, records=after.records)
+    end, records = _end_in(store, entry, lambda header: header.last_offset >= offset)
+    return RequestedEnd(offset=offset if end is None else end, records=records + head.entries.split_at(entry.next_offset)[1].records)
+
+
+def _at_time(store: ObjectStore, head: Head, time_ms: int) -> RequestedEnd | None:
+    def is_late(header: BatchHeader) -> bool:
+        return header.max_timestamp_ms > time_ms
+
+    def may_be_late(item: Item) -> bool:
+        return item.last_timestamp_ms is not None and item.last_timestamp_ms > time_ms
+
+    entry = next((each for each in head.entries.where(may_be_late) if may_be_late(each)), None)
+    before = head.entries if entry is None else head.entries.split_at(entry.base_offset)[0]
+    if (found := _with_late_marker(store, before, is_late)) is not None:
+        entry = found
+    if entry is None:
+        return None
+    end, records = _end_in(store, entry, is_late)
+    after = head.entries.split_at(entry.next_offset)[1]
+    in_order, at_least = _count(store, [entry, *after], time_ms, entry.base_offset if end is None else end)
+    return RequestedEnd(
+        offset=max(entry.base_offset if end is None else end, head.start_offset),
+        records=records + after.records,
+        out_of_order=min(in_order, records + after.records),
+        at_least=at_least,
+    )
+
+
+def _with_late_marker(store: ObjectStore, before: EntryTree, is_late: IsLate) -> Entry | None:
+    """The first entry of `before`, whose records are none of them late, with a marker that is; indexes say which have markers.
+
+    Markers have the brokers' time, so those before a marker that is not late are not late either. The times of records say nothing of
+    them: producers set those, to years ago, too.
+    """
+    found = None
+    for entry in _from_the_end(before, _may_have_marker):
+        try:
+            if all(state.coordinator_epoch < 0 for state in run_index(store, [entry], 0).producers):
+                continue
+            late = any(map(is_late, _headers(store, entry)))
+        except DAMAGE:
+            continue  # what is damaged is found again where it is recovered
+        if not late:
+            break
+        found = entry
+    return found
+
+
+def _may_have_marker(item: Item) -> bool:
+    """Not where each offset has a record, or nothing has a producer id."""
+    if item.max_producer_id < 0 or (isinstance(item, Entry) and item.gap):
+        return False
+    return item.records != item.next_offset - item.base_offset or (isinstance(item, Entry) and item.is_cut)
+
+
+def _from_the_end(tree: EntryTree, may_hold: Callable[[Item], bool]) -> Iterator[Entry]:
+    """Entries that `may_hold` what is wanted, the newest first; pages that do not are not read."""
+    for item in reversed(tree.items):
+        if not may_hold(item):
+            continue
+        if isinstance(item, Entry):
+            yield item
+        else:
+            yield from _from_the_end(EntryTree(tree.pages.read(item), tree.pages), may_hold)
+
+
+def _end_in(store: ObjectStore, entry: Entry, ends: Callable[[BatchHeader], bool]) -> tuple[int | None, int]:
+    """The base offset of the first batch that `ends` the log, and the records from there on; all of the entry when it cannot be read."""
+    end, records = None, 0
+    try:
+        for header in _headers(store, entry):
+            if end is None and ends(header):
+                end = header.base_offset
+            if end is not None and not header.is_control:
+                records += header.records
+    except DAMAGE:
+        return entry.base_offset, entry.records
+    return end, records
+
+
+def _headers(store: ObjectStore, entry: Entry) -> Iterator[BatchHeader]:
+    with fetched(store, entry) as file:
+        yield from (header for _, header in walk(file, 0, entry.live_bytes, where=entry.key))
+
+
+def _count(store: ObjectStore, entries: list[Entry], time_ms: int, end: int) -> tuple[int, bool]:
+    """The records from offset `end` on that are not later than the time, and whether there may be more, where too many runs would have to
+    be fetched, or one cannot be read. A run is passed over where each of its batches begins with a later record, as its entry says."""
+    count, reads, at_least = 0, 0, False
+    for entry in entries:
+        if entry.gap or entry.first_timestamp_ms is None or entry.first_timestamp_ms > time_ms:
+            continue
+        if entry.last_timestamp_ms is not None and entry.last_timestamp_ms <= time_ms and entry.base_offset >= end:
+            count += entry.records
+        elif reads == OUT_OF_ORDER_READS_MAX:
+            at_least = True
+        else:
+            reads += 1
+            try:
+                count += _early_records(store, entry, time_ms, end)
+            except DAMAGE:
+                at_least = True
+    return count, at_least
+
+
+def _early_records(store: ObjectStore, entry: Entry, time_ms: int, end: int) -> int:
+    count = 0
+    with fetched(store, entry) as file:
+        for position, header in walk(file, 0, entry.live_bytes, where=entry.key):
+            if header.is_control or header.base_offset < end:
+                continue
+            if header.max_timestamp_ms <= time_ms:
+                count += header.records
+            elif header.records > 1:
+                file.seek(position)
+                count += sum(record.timestamp_ms <= time_ms for record in decode_batch(file.read(header.size_bytes), where=entry.key))
+    return count

@@ -1,0 +1,118 @@
+"""Where logs end against their archives, and what is brought to their ends: as a section of the plan, and as text."""
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+import recovery
+from headwater.cut_view import cut_rows, cut_summary
+from headwater_core.segments.metadata.metadata_snapshot import read_snapshot
+from recovery.cut import Outcome, PartitionCut
+from recovery.initial_metadata import first_producer_id
+from recovery.recovery_plan import RecoveryPlan, decode_plan, encode_plan
+from recovery.target import read_mark
+from tests.recovery.written_archive import Archive, commit, data, marker, plain, state
+
+ONGOING, COMPLETE_COMMIT = 1, 4
+
+
+def an_archive() -> Archive:
+    """orders:0 ends inside transactions of 7, which was committed elsewhere, and of 8, which the coordinator is to end."""
+    archive = Archive()
+    archive.topic("orders", [plain(0), data(1, 7), data(2, 8)])
+    archive.topic("__consumer_offsets", [commit(0, ("reader", "orders", 0, 9), ("other", "orders", 0, 2))])
+    archive.topic("__transaction_state", [state(0, "seven", 7, COMPLETE_COMMIT), state(1, "eight", 8, ONGOING, ("orders", 0), ("gone", 3))])
+    return archive
+
+
+def outcomes(plan: RecoveryPlan) -> list[tuple[int, int, Outcome, str]]:
+    assert plan.cut is not None
+    return [(each.producer_id, each.first_offset, each.outcome, each.coordinator) for each in plan.cut.transactions]
+
+
+def of_orders(plan: RecoveryPlan) -> PartitionCut:
+    assert plan.cut is not None
+    return next(each for each in plan.cut.partitions if each.topic == "orders")
+
+
+def test_each_transaction_and_offset_beyond_the_end_is_listed() -> None:
+    plan = an_archive().plan()
+    assert plan.cut is not None
+    assert outcomes(plan) == [(7, 1, "aborted", "complete-commit"), (8, 2, "ended by the coordinator", "ongoing")]
+    cut = of_orders(plan)
+    assert (cut.head, cut.bound, cut.end, cut.log_end) == (3, None, 3, 4)
+    assert [(each.group, each.offset, each.log_end) for each in plan.offsets_ahead] == [("reader", 9, 4)]
+    (unfinished,) = plan.cut.unfinished
+    assert (unfinished.transactional_id, unfinished.producer_id, unfinished.status) == ("eight", 8, "ongoing")
+    assert (unfinished.partitions, unfinished.missing) == (("gone:3", "orders:0"), ("gone:3",))
+    assert decode_plan(encode_plan(plan)).cut == plan.cut
+
+
+@pytest.mark.parametrize(
+    ("how", "expected", "end", "bound"),
+    [
+        ("keep", [(7, 1, "left open", "complete-commit"), (8, 2, "ended by the coordinator", "ongoing")], 3, None),
+        ("cut", [(7, 1, "left out", "complete-commit")], 1, 1),
+    ],
+)
+def test_what_was_requested_for_open_transactions_is_listed(how: str, expected: list[object], end: int, bound: int | None) -> None:
+    plan = an_archive().plan(open_transactions=how)
+    assert outcomes(plan) == expected
+    cut = of_orders(plan)
+    assert (cut.head, cut.bound, cut.end) == (3, bound, end)
+    assert [(each.group, each.log_end) for each in plan.offsets_ahead if each.group == "other"] == ([("other", 1)] if how == "cut" else [])
+
+
+def test_the_smaller_of_head_and_bound_holds_and_group_offsets_follow() -> None:
+    plan = an_archive().plan(to_offsets={"orders:0": 1})
+    cut = of_orders(plan)
+    assert (cut.head, cut.bound, cut.end, cut.log_end) == (3, 1, 1, 1)
+    assert outcomes(plan) == []
+    assert sorted((each.group, each.log_end) for each in plan.offsets_ahead) == [("other", 1), ("reader", 1)]
+
+
+def test_producer_ids_begin_above_what_the_coordinator_has_given(tmp_path: Path) -> None:
+    archive = Archive()
+    archive.topic("orders", [plain(0), data(1, 7), marker(2, 7)])
+    archive.topic("__transaction_state", [state(0, "never wrote", 5_000_000, COMPLETE_COMMIT)])
+    plan = archive.plan()
+    assert plan.cut is not None
+    assert plan.cut.coordinator_producer_id == 5_000_000
+    assert plan.cut.next_producer_id == first_producer_id(plan) > 5_000_000
+    recovery.apply(plan, tmp_path / "log", archive.store)
+    found = read_snapshot((tmp_path / "log" / "bootstrap.checkpoint").read_bytes(), "bootstrap")
+    assert found.next_producer_id == plan.cut.next_producer_id
+
+
+def test_where_the_archive_ends_is_remembered_when_ends_are_decided_again(tmp_path: Path) -> None:
+    archive = Archive()
+    entries = archive.topic("orders", [plain(0)], [data(1, 7)])
+    plan = archive.plan(open_transactions="cut")
+    assert (of_orders(plan).head, of_orders(plan).end) == (2, 1)
+    archive.store.delete(entries[0].key)
+    recovery.apply(plan, tmp_path / "log", archive.store, skip_damaged=True)
+    mark = read_mark(tmp_path / "log")
+    assert mark is not None
+    assert of_orders(mark.plan).head == 2
+
+
+def test_people_read_what_ends_early_or_was_set_back() -> None:
+    plan = an_archive().plan()
+    (row,) = cut_rows(plan)
+    assert (row["topic"], row["partition"], row["head"], row["bound"], row["end"], row["offsets"]) == ("orders", 0, 3, None, 3, 1)
+    assert row["transactions"] == "1 aborted, 1 ended by the coordinator"
+    assert cut_summary(plan) == (
+        "cut: 0 of 3 partitions end before their archive; 1 open transactions aborted, 1 open transactions ended by the coordinator; "
+        "the recovered coordinator ends 1; 1 group offsets beyond, set back; new producer ids from 1000000 on"
+    )
+    assert "1 of 3 partitions end before their archive; 1 open transactions left out" in cut_summary(
+        an_archive().plan(open_transactions="cut")
+    )
+    assert (list(cut_rows(replace(plan, cut=None))), cut_summary(replace(plan, cut=None))) == ([], "")
+
+
+def test_a_cut_that_cannot_be_is_refused() -> None:
+    for wrong in ({"end": 9}, {"log_end": 1}, {"head": 2}):
+        with pytest.raises(ValueError, match="is cut at"):
+            replace(PartitionCut(topic="t", partition=0, head=3, bound=None, end=3, log_end=3, last_timestamp_ms=None), **wrong)

@@ -1,0 +1,33 @@
+"""What people should know of a plan beside what it brings back."""
+
+from msgspec.structs import replace
+
+from recovery.plan_notes import notes_of
+from recovery.recovery_plan import RequestedEnd
+from tests.recovery.plans import CLUSTER, ENTRIES, a_head, a_topic, planned
+
+
+def test_what_stays_in_the_archive_is_said_and_which_cluster_id_it_takes_to_serve_it() -> None:
+    notes = planned(a_topic(a_head(*ENTRIES)), mode="instant").notes
+    assert [note for note in notes if "30 records of 1 partitions stay in the archive" in note]
+    assert [note for note in notes if f"--cluster-id {CLUSTER}" in note]
+    assert not [note for note in planned(a_topic(a_head(*ENTRIES)), mode="instant", cluster_id=CLUSTER).notes if "--cluster-id" in note]
+    full = planned(a_topic(a_head(*ENTRIES), retention_ms="600")).notes
+    assert [note for note in full if "everything live in the archive comes back" in note and "--apply-retention" in note]
+
+
+def test_a_requested_end_says_what_it_leaves_out() -> None:
+    [topic] = planned(a_topic(a_head(*ENTRIES))).topics
+
+    def text(end: RequestedEnd) -> str:
+        [note] = notes_of(replace(topic, partitions=(replace(topic.partitions[0], end=end),)))
+        return note
+
+    assert text(RequestedEnd(offset=20, records=10)).endswith("ends at offset 20 or before, as requested: 10 records after it are left out")
+    disorder = text(RequestedEnd(offset=20, records=10, out_of_order=3, at_least=True))
+    assert disorder.endswith(", at least 3 of them out of order: not later than that")
+
+
+def test_more_partitions_than_there_were_move_keys() -> None:
+    notes = planned(a_topic(a_head(*ENTRIES)), partitions=3).notes
+    assert [note for note in notes if "comes back with 3 partitions, its manifest has 1" in note]
