@@ -28,6 +28,7 @@ _SASL_AUTHENTICATION_FAILED = 58
 class BrokerApi(IntEnum):
     """Requests to a broker, each in one version: `VERSIONS`."""
 
+    FETCH = 1
     LIST_OFFSETS = 2
     METADATA = 3
     OFFSET_FETCH = 9
@@ -36,11 +37,14 @@ class BrokerApi(IntEnum):
     API_VERSIONS = 18
     DELETE_RECORDS = 21
     OFFSET_FOR_LEADER_EPOCH = 23
+    DESCRIBE_CONFIGS = 32
     SASL_AUTHENTICATE = 36
+    INCREMENTAL_ALTER_CONFIGS = 44
     DESCRIBE_QUORUM = 55
 
 
 VERSIONS = {  # each the first that has what is needed; Kafka 3.3 has them all
+    BrokerApi.FETCH: 12,
     BrokerApi.LIST_OFFSETS: 7,
     BrokerApi.METADATA: 12,
     BrokerApi.OFFSET_FETCH: 8,
@@ -49,7 +53,9 @@ VERSIONS = {  # each the first that has what is needed; Kafka 3.3 has them all
     BrokerApi.API_VERSIONS: 3,
     BrokerApi.DELETE_RECORDS: 2,
     BrokerApi.OFFSET_FOR_LEADER_EPOCH: 4,
+    BrokerApi.DESCRIBE_CONFIGS: 4,
     BrokerApi.SASL_AUTHENTICATE: 2,
+    BrokerApi.INCREMENTAL_ALTER_CONFIGS: 1,
     BrokerApi.DESCRIBE_QUORUM: 0,
 }
 

@@ -1,0 +1,175 @@
+"""`headwater drill`."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headwater.columns import Column, as_size
+from headwater.options import configured
+from headwater.output import emit, emit_document, format_option, progress, say
+from headwater.units import parse_size, size_text
+from headwater_core.errors import UsageError
+from headwater_core.partition import parse_incarnation
+
+if TYPE_CHECKING:
+    from headwater.config import Config
+    from headwater.drill.drill_run import Prepared
+
+WINDOWS = (
+    Column("topic", "topic"),
+    Column("partition", "partition", numeric=True),
+    Column("base_offset", "first offset", numeric=True),
+    Column("last_offset", "last offset", numeric=True),
+    Column("runs", "runs", numeric=True, leaves=1),
+    Column("records", "records", numeric=True),
+    Column("size_bytes", "bytes", as_size, numeric=True),
+)
+SEED_MAX = 2**53 - 1  # as JSON has it
+
+
+@click.command()
+@click.argument("topics", metavar="[NAME[@TOPIC_ID]]...", nargs=-1)
+@click.option("--cluster", is_flag=True, help="The whole cluster, with the newest snapshot of its metadata.")
+@click.option("--sample", metavar="PERCENT", help="How much of the archived bytes to restore and compare, such as 5%.")
+@click.option("--seed", type=click.IntRange(0, SEED_MAX), help="Draw the sample that this number draws, as the report of a drill has it.")
+@click.option("--scratch", type=click.Path(path_type=Path), metavar="DIR", help="Make the scratch directory in DIR (drill.directory).")
+@click.option("--scratch-bytes", metavar="SIZE", help="Restore at most so much (drill.scratch_bytes).")
+@click.option(
+    "--kafka-home",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="An unpacked Kafka: start a broker on what was restored, and read it, too (drill.kafka_home).",
+)
+@click.option("--live/--no-live", "use_live", default=True, help="Compare with the live cluster, where log.bootstrap_servers names it.")
+@click.option("--keep", is_flag=True, help="Keep the scratch directory.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be restored.")
+@format_option
+@configured
+def drill(
+    config: "Config",
+    topics: Sequence[str],
+    cluster: bool,
+    sample: str | None,
+    seed: int | None,
+    scratch: Path | None,
+    scratch_bytes: str | None,
+    kafka_home: Path | None,
+    use_live: bool,
+    keep: bool,
+    dry_run: bool,
+    form: str,
+) -> None:
+    """Restore into a scratch directory, read back, compare, report.
+
+    Without topics: all. A recovery is planned and applied to a sample of the archive, and what comes of it is read back and compared, byte
+    for byte, with the objects in the bucket, read once more, and with the live cluster as far as its logs reach. Nothing is written but
+    the scratch directory, which is removed (kept where something differs), and the report: JSON, and text for people, in drills/ of the
+    data directory. The bucket and the cluster are only read.
+
+    \b
+    Examples:
+      headwater drill
+      headwater drill orders.placed --sample 5% -o json
+
+    \b
+    Exit codes:
+       0  all that was drawn came back as it was archived
+       3  the same, but a recovery leaves something out
+       4  something is damaged, missing or differs
+       5  the drill could not be carried out now
+      10  nothing was compared
+    """
+    from dataclasses import replace
+
+    given: dict[str, Any] = {
+        "sample": sample,
+        "directory": scratch,
+        "scratch_bytes": None if scratch_bytes is None else parse_size(scratch_bytes),
+        "kafka_home": kafka_home,
+    }
+    if topics or cluster:
+        for topic in topics:
+            parse_incarnation(topic)
+        if topics and cluster:
+            raise UsageError("give topic names, or --cluster")
+        given |= {"topics": tuple(topics), "cluster": cluster}
+    config = replace(config, drill=replace(config.drill, **{name: value for name, value in given.items() if value is not None}))
+    _drill(config, seed, form, use_live=use_live, keep=keep, dry_run=dry_run)
+
+
+def _drill(config: "Config", seed: int | None, form: str, *, use_live: bool, keep: bool, dry_run: bool) -> None:
+    from msgspec.structs import replace
+
+    from headwater.command_operation import begin_operation
+    from headwater.drill.drill_report import encode_report
+    from headwater.drill_session import configured_request, do_drill, prepare_only
+    from headwater.drill_text import report_text
+
+    request = configured_request(config.drill, by="command")
+    if seed is not None:
+        request = replace(request, seed=seed)
+    drill_id = begin_operation()
+    if dry_run:
+        _show(prepare_only(config, request, drill_id), form)
+        return
+    with _reported(config, request.topics, cluster=request.cluster) as (shown, results):
+        done = do_drill(config, request, drill_id, use_live=use_live, keep=keep, shown=shown)
+        report = done.report
+        results |= {"partitions": report.compared_partitions, "records": report.compared.records, "findings": report.finding_count}
+        if form == "table":
+            click.echo(report_text(report), nl=False)
+        else:
+            document = encode_report(report)
+            emit_document(document if form == "json" else b"".join(line.strip() for line in document.splitlines()) + b"\n")
+        if report.scratch:
+            say(f"kept: {report.scratch}")
+        verdict = done.verdict()
+        if verdict:
+            raise verdict
+        say(f"passed; the report is {done.path}")
+
+
+def _show(prepared: "Prepared", form: str) -> None:
+    rows = [
+        {
+            "topic": topic.topic,
+            "partition": partition.partition,
+            "base_offset": partition.files[0].base_offset,
+            "last_offset": partition.files[-1].last_offset,
+            "runs": len(partition.files),
+            "records": partition.records,
+            "size_bytes": partition.size_bytes,
+        }
+        for topic in prepared.planned.topics
+        for partition in topic.partitions
+        if partition.files
+    ]
+    emit(form, WINDOWS, rows)
+    for finding in prepared.findings:
+        say(f"already known: {finding}")
+    whole = prepared.whole
+    say(
+        f"would restore {size_text(prepared.size_bytes)} of {size_text(whole.size_bytes)}, {len(rows)} partitions, with --seed "
+        f"{prepared.request.seed}"
+    )
+
+
+@contextmanager
+def _reported(config: "Config", topics: Sequence[str] | None, *, cluster: bool) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """For the time of the block the agent beside it, where there is one, knows of the drill; and progress is shown."""
+    from headwater.operation_report import reported
+
+    arguments = {"topics": list(topics) if topics else None, "cluster": cluster}
+    with reported(config.node.data_dir, "drill", arguments) as operation:
+
+        @contextmanager
+        def shown(prepared: "Prepared") -> Iterator[Callable[[int], object]]:
+            total = 2 * prepared.size_bytes
+            operation.expect(total)
+            with progress("drilling", total) as bar:
+                yield operation.beside(bar.advance)
+
+        yield shown, operation.results

@@ -1,0 +1,64 @@
+"""The cut of a recovery plan, as rows for people: where logs end before their archives, and what was brought to their ends."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from headwater.columns import Column
+from headwater.units import time_text
+from recovery import RecoveryPlan
+from recovery.cut import PartitionCut
+
+CUT = (
+    Column("topic", "topic"),
+    Column("partition", "partition", numeric=True),
+    Column("head", "archive end", numeric=True),
+    Column("bound", "bound", numeric=True),
+    Column("end", "cut at", numeric=True),
+    Column("newest", "newest record", leaves=1),
+    Column("transactions", "open transactions"),
+    Column("offsets", "group offsets beyond", numeric=True),
+)
+
+
+def cut_rows(made: RecoveryPlan) -> Iterator[dict[str, Any]]:
+    """Of the partitions that end early, or where something was brought to their end. `recover plan -o json` has all."""
+    if made.cut is None:
+        return
+    outcomes: dict[tuple[str, int], Counter[str]] = {}
+    for each in made.cut.transactions:
+        outcomes.setdefault((each.topic, each.partition), Counter())[each.outcome] += 1
+    ahead = Counter((each.topic, each.partition) for each in made.offsets_ahead)
+    for cut in made.cut.partitions:
+        place = cut.topic, cut.partition
+        if cut.end < cut.head or place in outcomes or place in ahead:
+            yield _row(cut) | {
+                "transactions": ", ".join(f"{count} {what}" for what, count in sorted(outcomes.get(place, Counter()).items())),
+                "offsets": ahead[place] or None,
+            }
+
+
+def _row(cut: PartitionCut) -> dict[str, Any]:
+    return {
+        "topic": cut.topic,
+        "partition": cut.partition,
+        "head": cut.head,
+        "bound": cut.bound,
+        "end": cut.end,
+        "newest": time_text(cut.last_timestamp_ms) if cut.last_timestamp_ms is not None else "",
+    }
+
+
+def cut_summary(made: RecoveryPlan) -> str:
+    """In a line; "" where the plan has no cut."""
+    cut = made.cut
+    if cut is None:
+        return ""
+    outcomes = Counter(each.outcome for each in cut.transactions)
+    said = [f"{len(cut.shortened)} of {len(cut.partitions)} partitions end before their archive"]
+    said.append(", ".join(f"{count} open transactions {what}" for what, count in sorted(outcomes.items())) or "no transaction is open")
+    if cut.unfinished:
+        said.append(f"the recovered coordinator ends {len(cut.unfinished)}")
+    kept = ", kept as requested" if made.request.options.keep_offsets else ", set back"
+    said.append(f"{len(made.offsets_ahead)} group offsets beyond{kept if made.offsets_ahead else ''}")
+    return f"cut: {'; '.join(said)}; new producer ids from {cut.next_producer_id} on"

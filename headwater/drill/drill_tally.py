@@ -1,0 +1,40 @@
+"""What a drill knows so far, and the parts of a plan by their places."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from headwater.drill.drill_report import Amount, ComparedWindow, DrillFinding, PathSum
+from recovery import PartitionPlan, RecoveryPlan, TopicPlan
+
+
+@dataclass(slots=True)
+class DrillTally:
+    """What is known so far."""
+
+    findings: list[DrillFinding]
+    windows: list[ComparedWindow] = field(default_factory=list)
+    paths: dict[str, PathSum] = field(default_factory=dict)
+
+    def add(self, name: str, amount: Amount, elapsed_s: float = 0.0, why: str = "") -> None:
+        held = self.paths.get(name, PathSum(name=name))
+        self.paths[name] = replace(held, amount=held.amount + amount, elapsed_s=held.elapsed_s + elapsed_s, why=held.why or why)
+
+    def find(self, kind: str, topic: str, partition: int | None, offset: int | None, text: str, where: str = "archive") -> None:
+        self.findings.append(DrillFinding(kind=kind, topic=topic, partition=partition, offset=offset, where=where, text=text))
+
+
+def places_of(plan: RecoveryPlan) -> Iterator[tuple[TopicPlan, PartitionPlan]]:
+    for topic in plan.topics:
+        for partition in topic.partitions:
+            yield topic, partition
+
+
+def place_of(plan: RecoveryPlan, window: ComparedWindow) -> tuple[TopicPlan, PartitionPlan]:
+    return next(
+        (topic, partition)
+        for topic in plan.topics
+        if topic.topic == window.topic
+        for partition in topic.partitions[window.partition : window.partition + 1]
+    )

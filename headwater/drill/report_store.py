@@ -1,0 +1,100 @@
+"""The reports of drills, kept in a directory, and what the last one said: it outlives the agent."""
+
+import os
+import re
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from headwater.drill.drill_report import DrillOutcome, DrillReport, encode_report
+from headwater_core.errors import HeadwaterError
+from headwater_core.files import disk_errors, replace_file
+from manifests.document import FORMAT, prepared, seal, unseal
+
+DIRECTORY = "drills"  # in the data directory
+LAST = "last.json"
+_NAME = re.compile(r"report-([A-Za-z0-9][A-Za-z0-9._-]{7,63})\.(json|txt)")
+
+log = structlog.get_logger()
+
+
+@prepared
+class LastDrill(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    ended_ms    of the last one; passed_ms: of the last one that passed, 0 when none has
+    partitions, records, size_bytes  that it compared; findings: how many there were
+    report      its JSON, a file's name
+    error       why it was not carried out
+    """
+
+    format: tuple[int, int] = FORMAT
+    id: str
+    outcome: DrillOutcome
+    ended_ms: int
+    passed_ms: int = 0
+    partitions: int = 0
+    records: int = 0
+    size_bytes: int = 0
+    findings: int = 0
+    report: str
+    error: str = ""
+
+
+class ReportStore:
+    """The reports in a data directory, the newest `kept` of them."""
+
+    def __init__(self, data_dir: Path, kept: int) -> None:
+        self.directory, self._kept = data_dir / DIRECTORY, kept
+
+    def add(self, report: DrillReport, text: str) -> Path:
+        """Write a report as JSON and as text, and then what `last` says. Returns the JSON's path. Raises as replace_file does."""
+        with disk_errors(self.directory):
+            self.directory.mkdir(parents=True, exist_ok=True)
+        path = self.directory / f"report-{report.id}.json"
+        replace_file(path.with_suffix(".txt"), text.encode())
+        replace_file(path, encode_report(report))
+        before = self.last()
+        last = LastDrill(
+            id=report.id,
+            outcome=report.outcome,
+            ended_ms=report.ended_ms,
+            passed_ms=report.ended_ms if report.outcome is DrillOutcome.PASSED else before.passed_ms if before else 0,
+            partitions=report.compared_partitions,
+            records=report.compared.records,
+            size_bytes=report.compared.size_bytes,
+            findings=report.finding_count,
+            report=path.name,
+            error=report.error[:500],
+        )
+        replace_file(self.directory / LAST, seal(last))
+        self._expire()
+        return path
+
+    def last(self) -> LastDrill | None:
+        """None when there was none; damage of the file is unknown knowledge, and logged."""
+        path = self.directory / LAST
+        try:
+            return unseal(path.read_bytes(), LastDrill, str(path))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (OSError, HeadwaterError) as error:
+            log.warning("last_drill_unknown", reason=str(error))
+            return None
+
+    def stamp(self) -> tuple[int, int] | None:
+        """Another one means that `last` may say something else; None: there is nothing to read."""
+        with suppress(OSError):
+            found = os.stat(self.directory / LAST)
+            return found.st_mtime_ns, found.st_ino
+        return None
+
+    def _expire(self) -> None:
+        """Ids are in the order of their times."""
+        with suppress(OSError):
+            names = [path.name for path in self.directory.iterdir()]
+            ids = sorted({found[1] for name in names if (found := _NAME.fullmatch(name))})
+            for old in ids[: -self._kept]:
+                for suffix in (".json", ".txt"):
+                    (self.directory / f"report-{old}{suffix}").unlink(missing_ok=True)

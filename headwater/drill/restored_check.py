@@ -1,0 +1,147 @@
+"""What was restored, read back by each way there is, and compared with the archive."""
+
+from collections.abc import Callable, Iterator
+
+from msgspec.structs import replace
+
+from headwater.drill.comparison import Difference, archived_batches, check_index, compare_run
+from headwater.drill.drill_report import NOTHING, Amount, ComparedWindow, DrillFinding
+from headwater.drill.drill_tally import DrillTally, place_of, places_of
+from headwater.drill.equipment import DrillEquipment
+from headwater.drill.read_path import ReadPath, open_directory
+from headwater.drill.scratch import Scratch
+from headwater_core import milestones
+from headwater_core.errors import CorruptData, HeadwaterError
+from headwater_core.objectstore.store import ObjectStore
+from headwater_core.partition import TopicPartition
+from headwater_core.segments.batches import read_batch_header
+from manifests.entry import Entry
+from recovery import PartitionPlan, RecoveryPlan, TopicPlan
+
+
+def check_directory(
+    equipment: DrillEquipment, plan: RecoveryPlan, scratch: Scratch, tally: DrillTally, progressed: Callable[[int], object]
+) -> float | None:
+    """Compare all that lies in the scratch directory with the archive. Returns how long the first record took; None: there was none."""
+    clock, first_s = equipment.clock, None
+    began_s = clock.monotonic_s()
+
+    def advance(size_bytes: int) -> None:
+        nonlocal first_s
+        first_s = clock.monotonic_s() - began_s if first_s is None else first_s
+        progressed(size_bytes)
+
+    with open_directory(scratch.log_dir, scratch.work_dir) as path:
+        for topic, partition in places_of(plan):
+            place = TopicPartition(topic.topic, partition.partition)
+            tally.findings += _bounds_findings(path, topic, partition)
+            if not partition.files:
+                continue
+            compared = NOTHING
+            for entry in partition.files:
+                compared += _compare_entry(equipment.store, place, partition, entry, path, tally, advance)
+            tally.findings += _extra_findings(path, place, partition)
+            tally.add(path.name, compared)
+            tally.windows.append(_window(topic, partition, path.name, compared))
+        tally.add(path.name, NOTHING, clock.monotonic_s() - began_s)
+    return first_s
+
+
+def _compare_entry(
+    store: ObjectStore,
+    place: TopicPartition,
+    partition: PartitionPlan,
+    entry: Entry,
+    path: ReadPath,
+    tally: DrillTally,
+    progressed: Callable[[int], object],
+) -> Amount:
+    first, end = max(entry.base_offset, partition.start_offset), entry.next_offset
+    try:
+        check_index(store, entry)
+    except CorruptData as error:
+        tally.find("damaged", place.topic, place.partition, entry.base_offset, str(error))
+    try:
+        return compare_run(place, archived_batches(store, entry), path, first, end, progressed)
+    except CorruptData as error:
+        tally.find("damaged", place.topic, place.partition, entry.base_offset, str(error))
+    except Difference as error:
+        tally.find("differs", place.topic, place.partition, error.offset, str(error), path.name)
+    return NOTHING
+
+
+def _bounds_findings(path: ReadPath, topic: TopicPlan, partition: PartitionPlan, *, end: bool = True) -> Iterator[DrillFinding]:
+    """end: of a broker's log the end may lie beyond: its coordinators end transactions"""
+    place = TopicPartition(topic.topic, partition.partition)
+    wanted = (topic.topic_id, partition.start_offset, partition.log_end)
+    try:
+        bounds = path.bounds(place)
+        is_end = bounds.end == partition.log_end if end else bounds.end >= partition.log_end
+        if path.topic_id(topic.topic) == topic.topic_id and bounds.start == partition.start_offset and is_end:
+            return
+        text = f"{path.name} gives topic id {path.topic_id(topic.topic)}, offsets {bounds.start} to {bounds.end}; planned: {wanted}"
+    except HeadwaterError as error:
+        text = f"{path.name} does not give its bounds: {error}"
+    yield DrillFinding(kind="differs", topic=place.topic, partition=place.partition, where=path.name, text=text)
+
+
+def _extra_findings(path: ReadPath, place: TopicPartition, partition: PartitionPlan) -> Iterator[DrillFinding]:
+    """Where the archive has nothing, the log has what recovery wrote, and nothing else."""
+    own = [range(each.base_offset, each.next_offset) for each in partition.written]
+    ranges = [(first, last + 1) for first, last in partition.gaps]
+    ranges += [(partition.next_offset, partition.log_end)] if partition.log_end > partition.next_offset else []
+    for first, end in ranges:
+        wanted = sum(len(each) for each in own if first <= each.start < end)
+        try:
+            found = [read_batch_header(batch) for batch in path.batches(place, first, end)]
+        except HeadwaterError as error:
+            text = f"{path.name} cannot read what recovery wrote at offset {first}: {error}"
+        else:
+            offsets = sum(header.last_offset_delta + 1 for header in found)
+            if offsets == wanted and all(any(header.base_offset in each for each in own) for header in found):
+                continue
+            text = f"{path.name} gives {offsets} offsets from {first} to {end}, where the archive has none and recovery writes {wanted}"
+        yield DrillFinding(kind="differs", topic=place.topic, partition=place.partition, offset=first, where=path.name, text=text)
+
+
+def _window(topic: TopicPlan, partition: PartitionPlan, name: str, compared: Amount) -> ComparedWindow:
+    files = partition.files
+    archived = Amount(runs=len(files), records=partition.records, size_bytes=partition.size_bytes)
+    return ComparedWindow(
+        topic=topic.topic,
+        topic_id=topic.topic_id,
+        partition=partition.partition,
+        head_version=partition.manifest_version,
+        start_offset=partition.start_offset,
+        end_offset=partition.next_offset,
+        base_offset=files[0].base_offset,
+        last_offset=files[-1].last_offset,
+        archived=archived,
+        by={name: compared},
+    )
+
+
+def check_by_broker(equipment: DrillEquipment, plan: RecoveryPlan, scratch: Scratch, tally: DrillTally) -> None:
+    """The same again by a real broker, which starts on the directory; so this comes after everything that reads the directory itself."""
+    name, clock = "kafka", equipment.clock
+    if equipment.spare is None:
+        tally.add(name, NOTHING, why=equipment.no_spare)
+        return
+    began_s = clock.monotonic_s()
+    try:
+        with equipment.spare(scratch, plan) as path:
+            name = path.name
+            milestones.reached("drill.served")
+            for at, window in enumerate(tally.windows):
+                topic, partition = place_of(plan, window)
+                place = TopicPartition(topic.topic, partition.partition)
+                tally.findings += _bounds_findings(path, topic, partition, end=False)
+                compared = NOTHING
+                for entry in partition.files:
+                    compared += _compare_entry(equipment.store, place, partition, entry, path, tally, lambda _: None)
+                tally.add(name, compared)
+                tally.windows[at] = replace(window, by=window.by | {name: compared})
+            tally.add(name, NOTHING, clock.monotonic_s() - began_s)
+    except HeadwaterError as error:
+        tally.add(name, NOTHING, clock.monotonic_s() - began_s, f"the broker could not be used: {error}")
+        tally.findings.append(DrillFinding(kind="differs", topic="", where=name, text=f"no broker could be started and read: {error}"))

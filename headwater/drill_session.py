@@ -1,0 +1,182 @@
+"""A drill as a command or the agent's schedule does it: opened by the configuration, carried out, and reported whatever comes of it."""
+
+import secrets
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import unquote, urlsplit
+
+from msgspec.structs import replace
+
+from headwater import __version__
+from headwater.config import Config
+from headwater.drill.config import DrillConfig, parse_share
+from headwater.drill.drill_report import DrillOutcome, DrillReport, DrillRequest
+from headwater.drill.drill_run import Prepared, carry_out, prepare
+from headwater.drill.equipment import DrillEquipment, LiveLogs
+from headwater.drill.read_path import ReadPath
+from headwater.drill.report_store import ReportStore
+from headwater.drill.scratch import Scratch, open_scratch
+from headwater.drill_text import report_text
+from headwater.wiring import open_bucket
+from headwater_core import milestones
+from headwater_core.clock import SystemClock
+from headwater_core.errors import (
+    CorruptData,
+    HeadwaterError,
+    Locked,
+    NothingExamined,
+    Partial,
+    UsageError,
+    VerificationFailed,
+)
+from headwater_core.objectstore.store import ObjectStore
+from recovery import RecoveryPlan
+
+
+class Shown(Protocol):
+    """Where progress goes."""
+
+    def __call__(self, prepared: Prepared) -> AbstractContextManager[Callable[[int], object]]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class DrillDone:
+    """The report, and where its JSON lies; the text lies beside it, with .txt for .json."""
+
+    report: DrillReport
+    path: Path
+
+    def verdict(self) -> HeadwaterError | None:
+        """What a command ends with."""
+        report, where = self.report, f"the report is {self.path}"
+        if report.outcome is DrillOutcome.FAILED:
+            named = "".join(f"\n  {each}" for each in report.findings[:20])
+            more = f"\n  and {report.finding_count - 20} more" if report.finding_count > 20 else ""
+            return VerificationFailed(f"the drill failed with {report.finding_count} findings; {where}:{named}{more}")
+        if report.outcome is DrillOutcome.NOTHING:
+            return NothingExamined(f"the drill compared nothing, which proves nothing; {where}")
+        if report.outcome is DrillOutcome.INCOMPLETE:
+            return Partial(f"what was drawn came back, and a recovery leaves out: {'; '.join(report.left_out[:5])}; {where}")
+        return None
+
+
+def configured_request(drill: DrillConfig, *, by: str) -> DrillRequest:
+    """What the configuration says. Another seed each time."""
+    return DrillRequest(
+        topics=drill.topics or None,
+        cluster=drill.cluster,
+        share=parse_share(drill.sample),
+        seed=secrets.randbits(32),
+        scratch_bytes=drill.scratch_bytes,
+        by=by,
+    )
+
+
+def do_drill(
+    config: Config,
+    request: DrillRequest,
+    drill_id: str,
+    *,
+    use_live: bool = True,
+    keep: bool = False,
+    shown: Shown = lambda _: nullcontext(lambda _: None),
+) -> DrillDone:
+    """Carry out one drill and keep its report.
+
+    keep  the scratch directory stays, until somebody deletes it
+
+    Raises UsageError and Locked when there was nothing to report; what has kept it from being carried out otherwise, which the report in
+    the data directory says, too.
+    """
+    bucket, reports, clock = open_bucket(config), ReportStore(config.node.data_dir, config.drill.kept_reports), SystemClock()
+    equipment = _equipment(config, bucket.store, use_live=use_live)
+    started_ms = clock.now_ms()
+    try:
+        with open_scratch(config.drill.directory or reports.directory, drill_id, list(_foreign(config))) as scratch:
+            prepared = prepare(equipment, request, drill_id)
+            with shown(prepared) as progressed:
+                report = carry_out(equipment, prepared, scratch, progressed)
+            if keep or report.outcome is DrillOutcome.FAILED:
+                scratch.keep("request" if keep else "failure")
+                report = _kept(report, scratch)
+    except (UsageError, Locked):
+        raise
+    except HeadwaterError as error:
+        failed = _unfinished(equipment, request, drill_id, started_ms, error)
+        reports.add(failed, report_text(failed))
+        raise
+    path = reports.add(report, report_text(report))
+    milestones.reached("drill.reported")
+    return DrillDone(report, path)
+
+
+def prepare_only(config: Config, request: DrillRequest, drill_id: str) -> Prepared:
+    """What it would do. Nothing is written. Raises as recovery.plan."""
+    return prepare(_equipment(config, open_bucket(config).store, use_live=False), request, drill_id)
+
+
+def _kept(report: DrillReport, scratch: Scratch) -> DrillReport:
+    return replace(report, scratch=str(scratch.directory))
+
+
+def _unfinished(equipment: DrillEquipment, request: DrillRequest, drill_id: str, started_ms: int, error: HeadwaterError) -> DrillReport:
+    outcome = DrillOutcome.UNFINISHED
+    if isinstance(error, VerificationFailed | CorruptData):
+        outcome = DrillOutcome.FAILED
+    elif isinstance(error, NothingExamined):
+        outcome = DrillOutcome.NOTHING
+    return DrillReport(
+        id=drill_id,
+        outcome=outcome,
+        headwater=equipment.version,
+        host=socket.gethostname(),
+        store=equipment.store.url,
+        started_ms=started_ms,
+        ended_ms=equipment.clock.now_ms(),
+        request=request,
+        error=str(error)[:2000],
+    )
+
+
+def _foreign(config: Config) -> Iterator[Path]:
+    """Where nothing of a drill may be."""
+    yield from config.log.dirs
+    if config.log.metadata_dir is not None:
+        yield config.log.metadata_dir
+    url = urlsplit(config.store.url)
+    if url.scheme == "file":
+        yield Path(unquote(url.path))
+
+
+def _equipment(config: Config, store: ObjectStore, *, use_live: bool) -> DrillEquipment:
+    live, no_live = _live(config) if use_live else (None, "it was not requested (--no-live)")
+    spare, no_spare = _spare(config.drill)
+    return DrillEquipment(store=store, clock=SystemClock(), version=__version__, live=live, no_live=no_live, spare=spare, no_spare=no_spare)
+
+
+def _live(config: Config) -> tuple[Callable[[], AbstractContextManager[LiveLogs]] | None, str]:
+    if not config.log.bootstrap_servers:
+        return None, "log.bootstrap_servers is not set"
+    from headwater.broker.broker_connection import BrokerAddress
+    from headwater.broker.client_properties import load_client_properties
+    from headwater.broker.log_reader import open_log_reader
+
+    addresses = [BrokerAddress.parse(each) for each in config.log.bootstrap_servers]
+    return partial(open_log_reader, "live cluster", addresses, load_client_properties(config.log.client_properties)), ""
+
+
+def _spare(drill: DrillConfig) -> tuple[Callable[[Scratch, RecoveryPlan], AbstractContextManager[ReadPath]] | None, str]:
+    """Raises UsageError where a Kafka is named that is none."""
+    if drill.kafka_home is None:
+        return None, "drill.kafka_home is not set"
+    from headwater.spare_broker import check_kafka_home, find_java, running_broker
+
+    home, java = check_kafka_home(drill.kafka_home), find_java()
+    if java is None:
+        return None, "there is no Java"
+    return lambda scratch, plan: running_broker(java, home, scratch.log_dir, scratch.work_dir, plan), ""

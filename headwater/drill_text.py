@@ -1,0 +1,126 @@
+"""The report of a drill as text, for people and auditors: the same facts as its JSON."""
+
+from collections.abc import Collection, Iterator, Sequence
+
+from headwater.drill.drill_report import Amount, ComparedWindow, DrillOutcome, DrillReport, PathSum
+from headwater.drill.report_store import LastDrill
+from headwater.units import duration_text, size_text, time_text
+
+SHOWN_MAX = 50  # lines of one list; the JSON has all
+
+_VERDICTS = {
+    DrillOutcome.PASSED: "PASSED: everything that was drawn came back as it was archived",
+    DrillOutcome.INCOMPLETE: "INCOMPLETE: everything that was drawn came back as it was archived, and a recovery leaves something out",
+    DrillOutcome.FAILED: "FAILED",
+    DrillOutcome.NOTHING: "FAILED: nothing was compared, so nothing is proven",
+    DrillOutcome.UNFINISHED: "NOT CARRIED OUT",
+}
+
+
+def report_text(report: DrillReport) -> str:
+    return "\n".join(_lines(report)) + "\n"
+
+
+def drill_summary(last: LastDrill, now_ms: int) -> str:
+    """As in "last drill 3 d 2 h ago: passed, 12 partitions, 1.5 GiB compared"."""
+    age = duration_text(max(0, now_ms - last.ended_ms) / 1000)
+    found = f", {last.findings} findings" if last.findings else ""
+    error = f": {last.error}" if last.error else ""
+    compared = f"{last.partitions} partitions, {last.records} records, {size_text(last.size_bytes)} compared"
+    return f"last drill {age} ago: {last.outcome.value}, {compared}{found}{error} ({last.report})"
+
+
+def _lines(report: DrillReport) -> Iterator[str]:
+    request = report.request
+    yield f"Recovery drill {report.id}"
+    yield ""
+    yield _VERDICTS[report.outcome] + (f": {report.finding_count} findings" if report.finding_count else "")
+    if report.error:
+        yield f"error              {report.error}"
+    yield ""
+    yield f"bucket             {report.store}"
+    yield f"cluster            {report.cluster_id or 'not known'}"
+    yield f"headwater          {report.headwater}, on {report.host}"
+    yield f"begun              {time_text(report.started_ms)}, by {request.by}"
+    yield f"ended              {time_text(report.ended_ms)}, after {duration_text((report.ended_ms - report.started_ms) / 1000)}"
+    what = (
+        "the cluster, its metadata included" if request.cluster else "all topics" if request.topics is None else ", ".join(request.topics)
+    )
+    yield f"selected           {what}: {report.topics} topics, {report.partitions} partitions, {_amount(report.selected)}"
+    yield (
+        f"sample             {request.share:.6g} of the bytes was requested, {report.share:.6g} drawn from (at most "
+        f"{size_text(request.scratch_bytes)}), seed {request.seed}"
+    )
+    yield f"compared           {report.compared_partitions} partitions, {_amount(report.compared)}"
+    if report.scratch:
+        yield f"kept               {report.scratch}"
+    yield ""
+    yield "Read back by"
+    for path in report.paths:
+        yield f"  {_path(path)}"
+    if report.metadata:
+        yield "  metadata: " + ", ".join(f"{count} {name}" for name, count in report.metadata.items()) + " compared"
+    yield ""
+    yield from _times(report)
+    yield from _section("Findings", [str(each) for each in report.findings], report.finding_count)
+    yield from _section("Compared", [_window(each, {path.why for path in report.paths}) for each in report.windows])
+    skipped = [f"{each.topic}:{each.numbers}: {each.why}: {_amount(each.amount)}" for each in report.skipped]
+    yield from _section("Not compared", skipped)
+    yield from _section("Left out of the plan", report.left_out)
+    yield from _section("Notes of the plan", report.notes)
+
+
+def _times(report: DrillReport) -> Iterator[str]:
+    rto, rpo = report.rto, report.rpo
+    yield "Recovery time (RTO)"
+    yield f"  plan             {duration_text(rto.planned_s)}"
+    yield f"  restore          {duration_text(rto.restored_s)}" + (f", {size_text(rto.bytes_per_s)}/s" if rto.bytes_per_s else "")
+    if rto.ready_s is not None:
+        yield f"  until readable   {duration_text(rto.ready_s)}, of the sample"
+    if rto.everything_s is not None:
+        yield f"  everything       about {duration_text(rto.everything_s)} at this pace (an estimate)"
+    yield ""
+    yield "Recovery point (RPO)"
+    if rpo.source == "live cluster":
+        yield f"  by the live cluster: {rpo.behind} of {rpo.partitions} partitions are not archived to their end, {rpo.records} offsets"
+        if rpo.worst_s is not None:
+            yield f"  longest wait     {duration_text(rpo.worst_s)}"
+        for lag in rpo.worst[:5]:
+            waits = "" if lag.behind_s is None else f", for {duration_text(lag.behind_s)}"
+            yield f"  {lag.topic}:{lag.partition} is archived to {lag.archived_end}, the log ends at {lag.live_end}{waits}"
+    else:
+        yield f"  not measured against live logs: {rpo.why}"
+    if rpo.newest_record_ms is not None:
+        yield f"  newest record    {time_text(rpo.newest_record_ms)}"
+    yield ""
+
+
+def _section(title: str, lines: Sequence[str], count: int | None = None) -> Iterator[str]:
+    if not lines:
+        return
+    yield title
+    for line in lines[:SHOWN_MAX]:
+        yield f"  {line}"
+    if (more := (count or len(lines)) - min(SHOWN_MAX, len(lines))) > 0:
+        yield f"  and {more} more, which the JSON has"
+    yield ""
+
+
+def _amount(amount: Amount) -> str:
+    return f"{amount.runs} runs, {amount.records} records, {size_text(amount.size_bytes)}"
+
+
+def _path(path: PathSum) -> str:
+    why = f"; {path.why}" if path.why else ""
+    if not path.amount.batches:
+        return f"{path.name}: nothing{why}"
+    return f"{path.name}: {_amount(path.amount)}, {path.amount.batches} batches, in {duration_text(path.elapsed_s)}{why}"
+
+
+def _window(window: ComparedWindow, said: Collection[str]) -> str:
+    by = ", ".join(f"{name} {amount.records}" for name, amount in window.by.items())
+    live = f"; {window.live}" if window.live and window.live not in said else ""
+    return (
+        f"{window.topic}:{window.partition} (id {window.topic_id}, head version {window.head_version}): offsets {window.base_offset} to "
+        f"{window.last_offset}, {_amount(window.archived)}; equal records: {by}{live}"
+    )
