@@ -22,6 +22,8 @@ from headwater.admin.status_board import BoardSources, StatusBoard
 from headwater.admin.verb_threads import VerbThreads
 from headwater.admin.watermark_watch import WatermarkWatch
 from headwater.agent_verbs import AgentVerbs
+from headwater.drill_schedule import STOP_S as DRILL_STOP_S
+from headwater.drill_schedule import DrillSchedule, open_schedule
 from headwater.gateway.gateway_meter import GatewayMeter
 from headwater.gateway.server import CannotListen
 from headwater.overview import held_back
@@ -35,7 +37,7 @@ from hydration.logs import Logs
 from manifests.head import Head
 
 if TYPE_CHECKING:
-    from headwater.admin.status_page import PageFacts
+    from headwater.admin.status_page import ClusterFacts, PageFacts
 
 STOP_S = 2.0  # for the board's thread, and the one that remembers scrubs: a disk may hang
 LAST_SCRUB = "last_scrub.json"
@@ -58,6 +60,7 @@ class Vitals:
     board: StatusBoard | None
     work: FleetWatch | None
     scrubs: ScrubMemory
+    drills: DrillSchedule
     heartbeat: Heartbeat = field(default_factory=lambda: Heartbeat(SystemClock()))
     gateway: GatewayMeter = field(default_factory=GatewayMeter)
     listens: threading.Event = field(default_factory=threading.Event)
@@ -72,8 +75,9 @@ class Vitals:
     @classmethod
     def of(cls, session: Session, logs: Logs) -> "Vitals":
         fleet, clock, scrubs = session.fleet, SystemClock(), ScrubMemory(session.config.node.data_dir / LAST_SCRUB)
+        drills = open_schedule(session.config, clock)
         if fleet is None:
-            return cls(None, None, scrubs)
+            return cls(None, None, scrubs, drills)
 
         def policy(place: TopicPartition) -> Policy:
             settings = Policy.of(session.live.archival_for(place.topic))
@@ -85,7 +89,7 @@ class Vitals:
         archived = ArchivedPartitions(session.control.state, lambda: logs.archived)
         board = StatusBoard(BoardSources.of(fleet, offsets, policy, archived.now), clock)
         fleet.stepped = lambda done: board.stepped(done.place, done.reason)
-        return cls(board, FleetWatch(fleet, session.config.log.dirs, board, clock), scrubs)
+        return cls(board, FleetWatch(fleet, session.config.log.dirs, board, clock), scrubs, drills)
 
     def reconsider(self) -> None:
         """What may be archived has changed."""
@@ -114,6 +118,25 @@ def page_facts(session: Session, logs: Logs, vitals: Vitals) -> "PageFacts":
         held_back=held_back(try_ms) if try_ms is not None else "",
         store_failing_s=session.bucket.meter.health().failing_s,
         damaged_topics={topic: str(error) for topic, error in logs.lost.items()},
+        last_drill=vitals.drills.last,
+        cluster=_cluster_facts(session),
+    )
+
+
+def _cluster_facts(session: Session) -> "ClusterFacts | None":
+    if session.cluster is None or not session.config.cluster.snapshots:
+        return None
+    tally, lag_s = session.cluster.tally, session.cluster.lag_s()
+    if tally.newest is None and not tally.failure:
+        return None
+    from headwater.admin.status_page import ClusterFacts
+
+    return ClusterFacts(
+        number=tally.newest.number if tally.newest is not None else None,
+        taken_ms=tally.newest.taken_ms if tally.newest is not None else None,
+        lag_s=round(lag_s, 3),
+        failure=tally.failure,
+        failed_ms=tally.failed_ms if tally.failure else None,
     )
 
 
@@ -160,8 +183,12 @@ def open_admin_port(session: Session, logs: Logs, vitals: Vitals) -> Iterator[No
             load=lambda: vitals.scheduler.load() if vitals.scheduler is not None else None,
             failure=failure,
             defects=lambda: fleet.unexpected if fleet is not None else 0,
+            pool=fleet.pool if fleet is not None else None,
             partitions=config.partition_metrics,
+            buffer=fleet.offload_buffer if fleet is not None else None,
             snapshots=lambda: session.cluster.tally if session.cluster is not None else None,
+            snapshot_lag_s=lambda: session.cluster.lag_s() if session.cluster is not None else 0.0,
+            drill=lambda: vitals.drills.last,
         ),
         SystemClock().monotonic_s,
     )
@@ -189,7 +216,7 @@ def open_admin_port(session: Session, logs: Logs, vitals: Vitals) -> Iterator[No
             consequence="health, metrics and status are on this agent's own socket alone; all else works",
         )
         server = AdminServer(replace(config, listen=""), app, session.config.node.data_dir)
-    with server, _remembered(vitals.scrubs), _kept(vitals.board, session):
+    with server, _remembered(vitals.scrubs), _drilled(vitals.drills), _kept(vitals.board, session):
         for shared in (session.pauses, session.settings):
             shared.expire()
         yield
@@ -207,6 +234,19 @@ def _remembered(scrubs: ScrubMemory) -> Iterator[None]:
         stop.set()
         scrubs.wake()
         thread.join(STOP_S)
+
+
+@contextmanager
+def _drilled(drills: DrillSchedule) -> Iterator[None]:
+    """By schedule, for the time of the block; a drill that runs at its end is interrupted."""
+    stop = threading.Event()
+    thread = threading.Thread(target=drills.run, args=(stop,), name="drills", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(STOP_S + DRILL_STOP_S)
 
 
 @contextmanager

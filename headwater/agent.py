@@ -70,6 +70,7 @@ async def _run(session: Session, logs: Logs, vitals: Vitals, started: Callable[[
     # Each kind of work has its own threads, as the verbs have: none waits for another.
     archiver, collector = ThreadPoolExecutor(1, "archiver"), ThreadPoolExecutor(1, "collector")
     cluster = DaemonThreads(1, "cluster")  # a snapshot that a silent store holds up is not waited for: it may end anywhere
+    downloads = DaemonThreads(1, "downloads")  # likewise: a download continues after the next start
 
     def stopping(by: signal.Signals) -> None:
         if signalled.done():
@@ -111,6 +112,8 @@ async def _run(session: Session, logs: Logs, vitals: Vitals, started: Callable[[
                 tasks.create_task(_run_in(collector, partial(upkeep.run, stop)))
             if session.cluster is not None:
                 cluster.submit(session.cluster.run, stop)
+            if session.downloads is not None:
+                downloads.submit(session.downloads.run, stop)
             try:
                 received = await signalled
             finally:
@@ -120,6 +123,7 @@ async def _run(session: Session, logs: Logs, vitals: Vitals, started: Callable[[
                 watched.cancel()
     finally:
         cluster.shutdown(wait=False)
+        downloads.shutdown(wait=False)
         for close in (vitals.verb_threads.close, collector.shutdown, archiver.shutdown):
             await asyncio.to_thread(close)  # beside the loop, which still hears the second signal
         beating.cancel()

@@ -28,6 +28,7 @@ VERBS = {  # command: its module and function, its line in the list
     "operations": ("headwater.commands.operations:operations", "List, show or cancel what the agent does on request."),
     "verify": ("headwater.commands.verify:verify", "Check the archive against its manifests."),
     "recover": ("headwater.commands.recover:recover", "Rebuild a broker's log directory from the bucket."),
+    "drill": ("headwater.commands.drill:drill", "Prove that a recovery works: restore a sample, read back, compare."),
     "gc": ("headwater.commands.gc:gc", "Apply retention to the archive; delete what nothing refers to."),
     "delete-before": ("headwater.commands.gc:delete_before", "Delete a partition's archived records below an offset."),
     "cache": ("headwater.commands.cache:cache", "Show or empty the local cache of archived data."),

@@ -1,6 +1,5 @@
 """What a snapshot of the cluster says, as rows for people and programs. Nothing that is secret is in them."""
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -21,6 +20,7 @@ from headwater_core.segments.metadata.secret_settings import is_secret_setting
 from manifests.cluster_list import ListedSnapshot
 from manifests.cluster_survey import survey_snapshots
 from manifests.repository import ManifestRepository
+from recovery.topic_roles import role_of
 
 Row = dict[str, Any]
 SECTIONS = ("topics", "configs", "users", "acls", "quotas", "tokens", "features", "brokers", "controllers", "unknown")
@@ -39,13 +39,6 @@ _OPERATIONS = dict(
     )
 )
 _PERMISSIONS = {1: "any", 2: "deny", 3: "allow"}
-_COORDINATORS = {
-    "__consumer_offsets": "consumer groups",
-    "__transaction_state": "transactions",
-    "__share_group_state": "share groups",
-    "__remote_log_metadata": "tiered storage",
-}
-_CONNECT = re.compile(r"(.*[-._])?connect[-._](configs?|offsets?|status(es)?|storage)", re.IGNORECASE)
 
 
 def is_number(at: str) -> bool:
@@ -67,15 +60,6 @@ def snapshot_at(manifests: ManifestRepository, at: str) -> ListedSnapshot:
     if found is None:
         raise NotFound(f"the first snapshot that is kept is of {time_text(listed.snapshots[0].taken_ms)}")
     return found
-
-
-def role_of(topic: str) -> str | None:
-    """Whose state a topic probably is, by its name; None for what is nobody's."""
-    if topic in _COORDINATORS:
-        return _COORDINATORS[topic]
-    if topic.endswith(("-changelog", "-repartition")):
-        return "Kafka Streams"
-    return "Kafka Connect" if _CONNECT.fullmatch(topic) else None
 
 
 def section_rows(state: ClusterMetadata, section: str) -> list[Row]:

@@ -10,14 +10,14 @@ import msgspec
 from archival.collection.collector import Collected
 from archival.fleet import ArchiverFleet
 from archival.plan.trim import delete_to
-from archival.upkeep import unfinished_by_prefix
+from archival.upkeep import unfinished_by_prefix, uploads_of
 from headwater.config import Config
 from headwater.options import parse_incarnation_selection, parse_selection
 from headwater.session import Session, rows_of_the_holder
 from headwater.wiring import Bucket
 from headwater_core.errors import Fenced, HeadwaterError, NotFound, Partial, TransientError, UsageError
 from headwater_core.partition import PartitionId
-from manifests import keys
+from manifests import chunk_keys, keys
 from manifests.prefixes import data_prefixes
 
 OFFSET_MAX = 2**63 - 1
@@ -75,13 +75,14 @@ def collection_rows(
         _check(stop)
         prefix = keys.data_prefix(partition)
         prefixes.add(prefix)
-        done = _collect(fleet, partition, request, stop, uploads.get(prefix, ()))
+        done = _collect(fleet, partition, request, stop, uploads_of(uploads, partition))
         count += 1
         if done.error is not None and not (isinstance(done.error, Fenced) and request.before is None):
             failed.append(done.error)
         yield _row(done)
     if request.selection is None:
-        yield from _without_manifest(session.bucket, prefixes, stop)
+        places = {(each.topic, each.partition) for each in partitions}
+        yield from _without_manifest(session.bucket, prefixes, places, stop)
     elif not count:
         raise NotFound(f"{request.selection} is not in {session.bucket.store.url}")
     if failed:
@@ -119,13 +120,17 @@ def _meant(bucket: Bucket, selection: str) -> Iterator[PartitionId]:
     return (each for each in found if each.partition == number)
 
 
-def _without_manifest(bucket: Bucket, known: set[str], stop: threading.Event) -> Iterator[dict[str, Any]]:
+def _without_manifest(bucket: Bucket, known: set[str], places: set[tuple[str, int]], stop: threading.Event) -> Iterator[dict[str, Any]]:
     """Partitions of which there is data and no manifest. Nothing of them is deleted: their data may be all that is left."""
     for prefix in data_prefixes(bucket.store):
         _check(stop)
         folder = keys.parse_data_prefix(prefix)
         if folder is not None and prefix not in known:
             yield _fields(*folder) | {"reason": "there is data and no manifest; nothing is deleted"}
+    for of in chunk_keys.queues(bucket.store):
+        _check(stop)
+        if (of.topic, of.partition) not in places:
+            yield _fields(of.topic, "", of.partition) | {"reason": "there are chunks and no manifest; nothing is deleted"}
 
 
 def _row(done: Collected) -> dict[str, Any]:

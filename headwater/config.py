@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from archival.config import ArchivalConfig, ClusterConfig
 from headwater.admin.config import AdminConfig
+from headwater.drill.config import DrillConfig
 from headwater.event_log import LogFormat, LogLevel
 from headwater.gateway.config import GatewayConfig
 from headwater.pattern_overlap import common_name
@@ -26,6 +27,7 @@ from headwater_core.control.config import ControlConfig
 from headwater_core.errors import UsageError
 from headwater_core.objectstore.config import StoreConfig
 from hydration.config import HydrationConfig
+from manifests.keys import parse_manifest
 from manifests.setting_list import SettingList, check_pattern
 
 DEFAULT_FILE = Path("headwater.toml")
@@ -95,11 +97,17 @@ _SECTIONS: Mapping[str, type[Any]] = {
     "control": ControlConfig,
     "gateway": GatewayConfig,
     "admin": AdminConfig,
+    "drill": DrillConfig,
 }
 _PER_TOPIC = {  # key: the section that it overrides
     "read_priority": "hydration",
     "archive": "archival",
     "layout": "archival",
+    "chunk_variant": "archival",
+    "chunk_bytes": "archival",
+    "chunks_in_flight": "archival",
+    "chunk_commit_bytes": "archival",
+    "chunk_commit_age": "archival",
     "offload": "archival",
     "seal_timeout": "archival",
     "offload_after": "archival",
@@ -109,6 +117,7 @@ _PER_TOPIC = {  # key: the section that it overrides
     "release": "archival",
     "begin_anew_epoch": "archival",
     "stale_keys_below": "archival",
+    "recover_from": "archival",
     "retention": "archival",
     "retention_bytes": "archival",
     "superseded_retention": "archival",
@@ -129,12 +138,15 @@ class Alias(NamedTuple):
     unit: str = ""
 
 
-_ALIASES = {  # as the proposals of Pulsar call them
+_ALIASES = {  # as the proposals of Pulsar call them, and RocketMQ's
     "tieredReadPriority": Alias("read_priority"),
     "offloadTimeInMinutes": Alias("offload_after", "m"),
     "offloadSizeInMB": Alias("offload_when_local_exceeds", "MiB"),
     "maxSizePerOffloadSegmentMbytes": Alias("max_segment_bytes", "MiB"),
     "maxOffloadSegmentRolloverTimeMinutes": Alias("max_segment_age", "m"),
+    "s3ChunkSize": Alias("chunk_bytes"),
+    "s3ClientThreadNum": Alias("chunks_in_flight"),
+    "tieredStoreGroupCommitSize": Alias("chunk_commit_bytes"),
 }
 _SECTION_ALIASES = {  # as the proposal to put RocketMQ's tiered storage on S3 calls them
     "store": {"s3Region": Alias("region"), "s3Bucket": Alias("url", "bucket")},
@@ -181,6 +193,7 @@ class Config:
     control: ControlConfig
     gateway: GatewayConfig
     admin: AdminConfig
+    drill: DrillConfig
     topics: tuple[TopicRule, ...] = ()
     commanded: tuple[TopicRule, ...] = ()
     origins: Mapping[str, str] = field(default_factory=dict)
@@ -250,6 +263,8 @@ def load(file: Path | None, environ: Mapping[str, str], flags: Mapping[str, obje
     given = _given_in_file(name, document) | _given_in_environment(environ) | {key: Given(value, "a flag") for key, value in flags.items()}
     sections = {section: _build(section, kind, given) for section, kind in _SECTIONS.items() if section != "store"}
     for key, each in given.items():
+        if key == "archival.recover_from":
+            raise UsageError(f'{each.origin}: recover_from is for one topic, under its own [topics."NAME"]')
         if key.partition(".")[2] not in _keys(key.partition(".")[0]):
             raise UsageError(f"{each.origin}: unknown key {key!r}{_nearest(key, _all_keys())}")
     if "store.url" not in given:
@@ -409,7 +424,13 @@ def _rule(file: str, pattern: str, values: object) -> TopicRule:
         name = _keys(section)[key]
         own = _own_value(given, value, f"{where} {given}")
         parsed[key] = parse_value(name, typing.get_type_hints(_SECTIONS[section])[name], own, f"{where} {given}")
-    return TopicRule(pattern, parsed)
+    rule = TopicRule(pattern, parsed)
+    if (manifest := parsed.get("recover_from")) is not None:
+        if not rule.names_one_topic:
+            raise UsageError(f"{where} recover_from: one manifest is for one topic, by its name")
+        if (found := parse_manifest(manifest)) is None or found.partition is not None:
+            raise UsageError(f"{where} recover_from: {manifest[:200]!r} is no topic manifest: meta/TOPIC/TOPIC_ID/topic.json")
+    return rule
 
 
 @cache

@@ -10,7 +10,7 @@ from headwater.config import Config, shown
 from hydration.config import ReadPriority
 from manifests.setting_list import SettingList
 
-_FIXED = ".layout"  # of everything and of a topic: archivers are made with it
+_FIXED = ("layout", "chunk_variant", "chunk_bytes", "chunks_in_flight")  # of everything and of a topic: archivers are made with them
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class LiveConfig:
         return self._now.archival
 
     def archival_for(self, topic: str) -> ArchivalConfig:
-        return replace(self._now.archival_for(topic), layout=self._started.archival_for(topic).layout)
+        return _with_fixed(self._now.archival_for(topic), self._started.archival_for(topic))
 
     def read_priority_for(self, topic: str) -> ReadPriority:
         """Asked for before each read, so it is remembered, until settings change."""
@@ -77,7 +77,7 @@ class LiveConfig:
             read = self._load()
             found = replace(
                 self._now,
-                archival=replace(read.archival, layout=self._started.archival.layout),
+                archival=_with_fixed(read.archival, self._started.archival),
                 hydration=replace(self._started.hydration, read_priority=read.hydration.read_priority),
                 topics=read.topics,
             )
@@ -90,6 +90,10 @@ class LiveConfig:
         return Reloaded(changed, fixed)
 
 
+def _with_fixed(read: ArchivalConfig, started: ArchivalConfig) -> ArchivalConfig:
+    return replace(read, **{name: getattr(started, name) for name in _FIXED})
+
+
 def _live(config: Config) -> Mapping[str, str]:
     return {key: value for key, value, _ in shown(config) if _is_live(key)}
 
@@ -100,7 +104,7 @@ def _fixed(config: Config) -> Mapping[str, str]:
 
 def _is_live(key: str) -> bool:
     """Of a topic, under [archival], or the read priority."""
-    return (key.startswith(("archival.", "topics.")) or key == "hydration.read_priority") and not key.endswith(_FIXED)
+    return (key.startswith(("archival.", "topics.")) or key == "hydration.read_priority") and key.rpartition(".")[2] not in _FIXED
 
 
 def _different(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[str, ...]:

@@ -56,6 +56,10 @@ class OperationReport:
 
         return advance
 
+    def expect(self, total_bytes: int) -> None:
+        """So much there is to do, which was not known at the begin."""
+        self._total = total_bytes
+
     def end(self, error: BaseException | None) -> None:
         """It has ended, with this error if any. Returns soon, whether that was heard or not."""
         end: dict[str, Any] = {"state": "done"}

@@ -74,7 +74,8 @@ def topic_rows(rows: Iterable[Row]) -> list[dict[str, Any]]:
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """As in "512 partitions, 506 current, 6 waiting, worst lag 44.0 s (orders:3)", and when a store that does not answer is tried again."""
+    """As in "512 partitions, 506 current, 6 waiting, worst lag 44.0 s (orders:3)", and when a store that does not answer is tried again.
+    What a table of topics may not show is counted: of each only the worst partition has a reason there."""
     groups = Counter("current" if is_current(row) else row["state"] for row in worst_first(rows))
     counts = [f"{groups.pop('current')} current"] if "current" in groups else []
     counts += [f"{count} {state}" for state, count in groups.items()]
@@ -85,7 +86,12 @@ def summary(rows: Sequence[Row]) -> str:
     lags += [f"lag unknown of {unknown}"] if unknown else []
     tries_ms = [row["store_try_ms"] for row in rows if row.get("store_try_ms") is not None]
     held_back = [f"the store does not answer, next try at {time_text(max(tries_ms))}"] if tries_ms else []
-    return ", ".join([f"{len(rows)} partition{'s' * (len(rows) != 1)}", *counts, *lags, *held_back])
+    troubles = [
+        f"{words} {count}"
+        for words, name in (("trigger not applied to", "trigger_trouble"), ("offload buffer full for", "stream_trouble"))
+        if (count := sum(bool(row.get(name)) for row in rows))
+    ]
+    return ", ".join([f"{len(rows)} partition{'s' * (len(rows) != 1)}", *counts, *lags, *troubles, *held_back])
 
 
 def held_back(store_try_ms: int) -> str:
@@ -152,14 +158,17 @@ def _whole_reason(row: Row) -> str:
         said.append(f"high watermark by {WatermarkOrigin(WatermarkSource(row['high_watermark_source']), row['high_watermark_age_s'])}")
     if row.get("release_reason"):
         said.append(f"release: {row['release_reason']}")
-    if row.get("trigger_trouble"):
-        said.append(f"not applied: {row['trigger_trouble']}")
-    return "; ".join(said)
+    return "; ".join([*said, *_troubles(row)])
 
 
 def _reason(row: Row) -> str:
     """The reason, unless the state is `archived`: that says everything, apart from a setting that is not applied."""
     said = [row["reason"]] if row["state"] != "archived" else []
-    if row.get("trigger_trouble"):
-        said.append(f"not applied: {row['trigger_trouble']}")
-    return "; ".join(said)
+    return "; ".join([*said, *_troubles(row)])
+
+
+def _troubles(row: Row) -> list[str]:
+    """What a person should know of beside the state. A reason may say already that nothing more is taken."""
+    said = [f"not applied: {row['trigger_trouble']}"] if row.get("trigger_trouble") else []
+    full = row.get("stream_trouble")
+    return [*said, f"nothing more is taken: {full}"] if full and full not in str(row["reason"]) else said

@@ -26,6 +26,7 @@ from headwater.known_settings import KnownSettings
 from headwater.live_config import LiveConfig
 from headwater.options import parse_selection
 from headwater.store_identity import Gate, check_belongs, settle
+from headwater.topic_downloads import TopicDownloads
 from headwater.trigger_check import check_triggers, differ
 from headwater.wiring import Bucket, check_conditional_writes, open_broker, open_bucket, open_log_dirs, requests_release, writer_id
 from headwater_core.clock import SystemClock
@@ -45,7 +46,10 @@ STORE_WAIT_S = 2.0  # when an agent starts; then it serves what is local
 _CONTROL_WAIT_S = 2.0  # a single node needs a twentieth of it; nothing depends on it
 _REBUILD_EVERY_S = 30.0
 RUNS_MAX = 16  # small segments that one commit lists: most of what they cost by themselves is saved by then
+_UNARCHIVED = "the cluster's metadata (users, ACLs, settings, topics) could not be archived"
 REBUILD_STOP_S = 2.0  # what the agent's end waits for one that a silent store holds up
+STREAMS_STOP_S = 10.0  # likewise, for the objects that are open
+NAMED_MAX = 10  # of partitions in one event
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +86,7 @@ class Session:
     settings   what was set by command
     dirs       None as `fleet`
     cluster    archives the cluster's metadata; None as `fleet`, and where no broker is beside us
+    downloads  the topics to be downloaded from the archive; None as `fleet`
     """
 
     config: Config
@@ -93,6 +98,7 @@ class Session:
     settings: KnownSettings
     dirs: LogDirs | None
     cluster: ClusterArchiver | None = None
+    downloads: TopicDownloads | None = None
 
     @property
     def archivers(self) -> ArchiverFleet:
@@ -182,11 +188,23 @@ def open_session(config: Config, *, patient: bool = False, reload: Callable[[], 
         if fleet is not None:
             fleet.announcer.start()
             stack.callback(fleet.announcer.close)
+            stack.callback(_end_streams, fleet)
         if dirs is not None:
             live.check = partial(_check_triggers, dirs)
         cluster = _cluster_archiver(config, dirs, writable) if dirs is not None and not config.log.owned else None
+        downloads = TopicDownloads(live, dirs, writable, control, SystemClock()) if dirs is not None else None
         readers = Bucket(readable, ManifestRepository(readable), bucket.meter)
-        yield Session(config, live, readers, control, fleet, pauses, settings, dirs, cluster)
+        yield Session(config, live, readers, control, fleet, pauses, settings, dirs, cluster, downloads)
+
+
+def _end_streams(fleet: ArchiverFleet) -> None:
+    """What is open is no use to another process: without this it would stay in the store, unfinished, until it is collected."""
+    if left := fleet.end_streams(STREAMS_STOP_S):
+        log.warning(
+            "uploads_left_unfinished",
+            partitions=[str(each) for each in left[:NAMED_MAX]],
+            reason=f"the store did not drop within {STREAMS_STOP_S:g} s what was sent of the open objects of {len(left)} partitions",
+        )
 
 
 def _check_triggers(dirs: LogDirs, before: Config, after: Config) -> None:
@@ -347,11 +365,17 @@ def rows_of_the_holder(
 def session_rows(
     session: Session, request: PassRequest, stop: threading.Event | None = None, planned: Callable[[int], object] = lambda _: None
 ) -> Generator[dict[str, Any]]:
-    """`pass_rows`, after a snapshot of the cluster's metadata where all is to be archived."""
+    """`pass_rows`, after a snapshot of the cluster's metadata where all is to be archived. Raises Partial, too, when that failed."""
     fleet = session.archivers
+    failure = None
     if request.selection is None and session.cluster is not None:
-        session.cluster.attempt(requested=True)
-    yield from pass_rows(fleet, request, stop, planned)
+        failure = session.cluster.attempt(requested=True)
+    try:
+        yield from pass_rows(fleet, request, stop, planned)
+    except Partial as error:
+        raise error if failure is None else Partial(f"{error}; {_UNARCHIVED}: {failure}") from error
+    if failure is not None:
+        raise Partial(f"{_UNARCHIVED}: {failure}") from failure
 
 
 def pass_rows(

@@ -26,11 +26,13 @@ class StatusAnswer(NamedTuple):
     """
     rows     one per partition, by topic and number; each has KEYS at least
     note     where they are from, if not from the agent, and why; "" otherwise
+    cluster  how old the newest snapshot of the cluster's metadata is, as the agent knows it; "" where it knows nothing of one
     failure  what is to be raised once they are shown: they are needed most when something fails
     """
 
     rows: list[dict[str, Any]]
     note: str = ""
+    cluster: str = ""
     failure: HeadwaterError | None = None
 
 
@@ -59,7 +61,21 @@ def _of_agent(agent: AgentApi, selection: str | None) -> StatusAnswer:
         rows += page["partitions"]
     if not rows:
         raise HeadwaterError(f"the agent knows nothing of {selection or 'any partition'}")
-    return StatusAnswer(rows, failure=_failure(first, topic))
+    return StatusAnswer(rows, cluster=_cluster(first), failure=_failure(first, topic))
+
+
+def _cluster(page: dict[str, Any]) -> str:
+    """In words, for people."""
+    facts = page.get("cluster")
+    if not isinstance(facts, dict):
+        return ""
+    said = "there is no snapshot of the cluster's metadata"
+    if facts["number"] is not None:
+        age_s = max(0, page["at_ms"] - facts["taken_ms"]) / 1000
+        said = f"snapshot {facts['number']} of the cluster's metadata is {duration_text(age_s)} old"
+    if not facts["failure"]:
+        return said + (f", and the newest state has waited {duration_text(facts['lag_s'])}" if facts["lag_s"] else ", and nothing is newer")
+    return f"{said}; the newest state has not been archived for {duration_text(facts['lag_s'])}: {facts['failure']}"
 
 
 def _page(agent: AgentApi, query: dict[str, str | int | float | bool]) -> dict[str, Any]:
@@ -92,7 +108,7 @@ def _of_survey(config: Config, selection: str | None, why: str) -> StatusAnswer:
             raise
         failure = error
     where = "the log directories and the bucket" if config.log.dirs else "the bucket"
-    return StatusAnswer(rows, f"{why}: this is from {where}", failure)
+    return StatusAnswer(rows, f"{why}: this is from {where}", failure=failure)
 
 
 def _surveyed(config: Config, selection: str | None) -> Iterator[dict[str, Any]]:

@@ -11,6 +11,7 @@ ROOT = Path(__file__).parent.parent
 LAYERS: tuple[tuple[str, ...], ...] = (  # from the top; packages of one layer do not import each other
     ("headwater", "pyspark_headwater"),
     ("headwater.admin",),
+    ("headwater.drill",),
     ("headwater.pipeline.spark",),
     ("headwater.pipeline.export", "headwater.pipeline.scrub"),
     ("headwater.pipeline.scan",),

@@ -5,7 +5,7 @@ Label values come from lists that do not grow with what clients send; topics bey
 
 import platform
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -23,14 +23,19 @@ from prometheus_client.registry import Collector
 
 from archival.cluster_archiver import SnapshotTally
 from archival.fleet import LOG_DIRS, PASSES
+from archival.partition_status import PartitionStatus
 from archival.schedule.scheduler import SchedulerLoad
 from headwater.admin.health import Health
 from headwater.admin.operations import OTHER, VERBS, Operation, OperationState, OperationTally
 from headwater.admin.status_board import UNMEASURED, BoardEntry, StatusBoard
+from headwater.drill.drill_report import DrillOutcome
+from headwater.drill.report_store import LastDrill
 from headwater.gateway.gateway_meter import GatewayMeter
 from headwater_core.control.supervisor import ControlHealth
 from headwater_core.durations import Durations
 from headwater_core.errors import CorruptData, DiskFull, HeadwaterError, SuspectedGap, Unauthorised, UnsupportedFormat
+from headwater_core.layouts.chunks.upload_pool import UploadPool
+from headwater_core.layouts.streaming import OffloadBudget
 from headwater_core.objectstore.store_meter import StoreMeter
 from headwater_core.partition import TopicPartition
 from hydration.archive.hydrator import Hydrator
@@ -78,7 +83,11 @@ class MetricSources:
     operations  that were requested
     failure  why the last step of a partition, or of the log directories as a whole, failed, if it did
     defects  exceptions that nothing foresees
+    pool     what has gathered to become chunks; None where there are no log directories
     snapshots  of the cluster's metadata; None where this agent takes none
+    snapshot_lag_s  for how long its newest state has not been archived
+    buffer   of streaming offload; None where there are no log directories
+    drill    the last one; None: none is known of
     """
 
     version: str
@@ -92,8 +101,12 @@ class MetricSources:
     load: Callable[[], SchedulerLoad | None] = lambda: None
     failure: Callable[[TopicPartition], HeadwaterError | None] = lambda _: None
     defects: Callable[[], int] = lambda: 0
+    pool: UploadPool | None = None
     snapshots: Callable[[], SnapshotTally | None] = lambda: None
+    snapshot_lag_s: Callable[[], float] = lambda: 0.0
+    drill: Callable[[], LastDrill | None] = lambda: None
     partitions: bool = False
+    buffer: OffloadBudget | None = None
 
 
 class MetricsText(NamedTuple):
@@ -148,6 +161,7 @@ class AgentCollector(Collector):
         yield from self._control()
         yield from self._operations()
         yield from self._cluster()
+        yield from self._drill()
 
     def _archive(self, board: StatusBoard) -> Iterator[Metric]:
         entries, now_s = board.entries(), board.clock.monotonic_s()
@@ -182,6 +196,7 @@ class AgentCollector(Collector):
         yield from self._topics(measured, now_s)
         if self._sources.partitions:
             yield from self._partitions(measured, now_s)
+        yield from self._offload([entry.status for entry in measured])
         if board.last_commit_ms is not None:
             yield _gauge(
                 "headwater_last_commit_timestamp_seconds", "When this process last committed a manifest.", board.last_commit_ms / 1000
@@ -190,6 +205,26 @@ class AgentCollector(Collector):
         if (load := self._sources.load()) is not None:
             yield _gauge("headwater_uploads_in_flight", "Partitions of which something is archived or merged right now.", load.in_flight)
             yield _gauge("headwater_uploads_waiting", "Partitions that wait for their turn, or for another try.", load.waiting)
+        if (pool := self._sources.pool) is not None:
+            yield _gauge("headwater_chunk_buffers", "Partitions of which something has gathered to become chunks.", pool.queues)
+            yield _gauge("headwater_chunk_buffers_bytes", "What has gathered to become chunks, in the logs.", pool.size_bytes)
+            yield _gauge("headwater_chunk_uploads_failed", "Partitions whose last upload of a chunk failed: tried again.", pool.failed)
+
+    def _offload(self, statuses: Sequence[PartitionStatus]) -> Iterator[Metric]:
+        """What keeps settings of offload from being followed."""
+        yield _gauge(
+            "headwater_trigger_not_applied_partitions",
+            "Partitions whose trigger is not below what the broker keeps, so that they are archived at once.",
+            sum(bool(each.trigger_trouble) for each in statuses),
+        )
+        yield _gauge(
+            "headwater_offload_buffer_full_partitions",
+            "Partitions of which streaming offload takes nothing more, because its buffer is full.",
+            sum(bool(each.stream_trouble) for each in statuses),
+        )
+        if (buffer := self._sources.buffer) is not None:
+            yield _gauge("headwater_offload_buffer_bytes", "What streaming offload has taken and not sent.", buffer.used_bytes)
+            yield _gauge("headwater_offload_buffer_limit_bytes", "What that may take.", buffer.bytes_max)
 
     def _topics(self, entries: Iterable[BoardEntry], now_s: float) -> Iterator[Metric]:
         topics: dict[str, list[BoardEntry]] = defaultdict(list)
@@ -303,6 +338,17 @@ class AgentCollector(Collector):
         if recovery is not None:
             yield _gauge("headwater_recovery_last_end_timestamp_seconds", "When the last recovery ended.", _ended_ms(recovery) / 1000)
 
+    def _drill(self) -> Iterator[Metric]:
+        last = self._sources.drill()
+        if last is None:
+            return
+        yield _gauge("headwater_drill_last_end_timestamp_seconds", "When the last recovery drill ended.", last.ended_ms / 1000)
+        if last.passed_ms:
+            yield _gauge("headwater_drill_last_pass_timestamp_seconds", "When a recovery drill last passed.", last.passed_ms / 1000)
+        outcomes = ((each.name.lower(), each is last.outcome) for each in DrillOutcome)
+        yield _labelled("headwater_drill_last_outcome", "1 for the outcome of the last recovery drill.", "outcome", outcomes)
+        yield _gauge("headwater_drill_last_compared_bytes", "What the last recovery drill restored and compared.", last.size_bytes)
+
     def _cluster(self) -> Iterator[Metric]:
         tally = self._sources.snapshots()
         if tally is None:
@@ -311,6 +357,9 @@ class AgentCollector(Collector):
             "headwater_cluster_snapshots", "Snapshots of the cluster's metadata that this agent has archived.", tally.taken
         )
         yield CounterMetricFamily("headwater_cluster_snapshot_failures", "Attempts that failed in a way that does not pass.", tally.failed)
+        if tally.newest is not None or tally.unarchived_s is not None:
+            lag_s = self._sources.snapshot_lag_s()
+            yield _gauge("headwater_cluster_snapshot_lag_seconds", "For how long its newest state has not been archived.", lag_s)
         if tally.newest is not None:
             yield _gauge("headwater_cluster_snapshot_number", "The newest one that this agent knows of.", tally.newest.number)
             taken_s = tally.newest.taken_ms / 1000

@@ -32,6 +32,7 @@ VERBS = (
     "resume",
     "reload",
     "recover",
+    "drill",
     "verify",
     "scrub",
     "scan",

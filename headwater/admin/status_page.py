@@ -14,6 +14,7 @@ import msgspec
 
 from headwater.admin.metrics import STALLED
 from headwater.admin.status_board import UNMEASURED, BoardEntry
+from headwater.drill.report_store import LastDrill
 
 LIMIT, LIMIT_MAX = 1000, 2000  # topics or partitions on a page: more would take longer than 50 ms
 DAMAGED_MAX = 100  # topics that a page names
@@ -38,6 +39,7 @@ class PartitionRow(msgspec.Struct, frozen=True, kw_only=True):
     released_end    what its broker was asked to delete ends before this offset; released_bytes: how much that was; release_reason: why
                     it was not more. All since the agent started
     trigger_trouble why offload_after or offload_when_local_exceeds is not applied; "" where neither is set, or both are
+    stream_trouble  why streaming offload takes nothing more of it for now; "" where it does, or it is not streamed
     store_try_ms    when the agent tries the store again, which it leaves alone until then
     high_watermark_source  who said the high watermark: `broker`, `checkpoint`, or nobody; high_watermark_age_s: how long ago
     age_s           how long ago all of this was last seen to be so
@@ -62,6 +64,7 @@ class PartitionRow(msgspec.Struct, frozen=True, kw_only=True):
     released_bytes: int
     release_reason: str
     trigger_trouble: str
+    stream_trouble: str
     store_try_ms: int | None
     high_watermark_source: str
     high_watermark_age_s: float | None
@@ -102,6 +105,21 @@ class TopicRow(StatusSum, frozen=True, kw_only=True):
     reason: str
 
 
+class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """Snapshots of the cluster's metadata.
+
+    number, taken_ms  of the newest that this agent knows of; null: of none. A cluster in which nothing changes needs no newer one
+    lag_s             for how long the newest state has not been archived; 0: it is
+    failure, failed_ms  why and when the last attempt failed; "" and null after one that did not
+    """
+
+    number: int | None
+    taken_ms: int | None
+    lag_s: float
+    failure: str
+    failed_ms: int | None
+
+
 class StatusPage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
     at_ms       when this was answered, milliseconds since the epoch
@@ -111,9 +129,11 @@ class StatusPage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     unseen      partitions to which something has happened that was not looked at yet
     store_failing_s  how long the store has answered no call of the agent's; 0 while it answers, and while it is not called
     damaged_topics   whose documents in the bucket cannot be read, and why: some of their partitions may be missing here
+    cluster     absent where this agent archives none, or knows nothing of it yet
     topics      by name; absent with ?partitions=true
     partitions  by topic and number; absent without it
     next_after  the value of `after` for the next page; absent on the last one
+    last_drill  what the last recovery drill here has shown; absent where there was none
     """
 
     at_ms: int
@@ -123,9 +143,11 @@ class StatusPage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     unseen: int
     store_failing_s: float
     damaged_topics: dict[str, str]
+    cluster: ClusterFacts | msgspec.UnsetType = msgspec.UNSET
     topics: list[TopicRow] | msgspec.UnsetType = msgspec.UNSET
     partitions: list[PartitionRow] | msgspec.UnsetType = msgspec.UNSET
     next_after: str | msgspec.UnsetType = msgspec.UNSET
+    last_drill: LastDrill | msgspec.UnsetType = msgspec.UNSET
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +168,8 @@ class PageFacts:
     held_back: str = ""
     store_failing_s: float = 0.0
     damaged_topics: Mapping[str, str] = field(default_factory=dict)
+    cluster: ClusterFacts | None = None
+    last_drill: LastDrill | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,9 +237,11 @@ def page_of(entries: Iterable[BoardEntry], query: StatusQuery, facts: PageFacts 
         unseen=facts.unseen,
         store_failing_s=round(facts.store_failing_s, 3),
         damaged_topics=dict(sorted(facts.damaged_topics.items())[:DAMAGED_MAX]),
+        cluster=facts.cluster or msgspec.UNSET,
         topics=topics,
         partitions=rows,
         next_after=more,
+        last_drill=facts.last_drill or msgspec.UNSET,
     )
 
 
@@ -310,6 +336,7 @@ def row_of(entry: BoardEntry, facts: PageFacts, now_s: float) -> PartitionRow:
         released_bytes=status.released_bytes,
         release_reason=status.release_reason,
         trigger_trouble=status.trigger_trouble,
+        stream_trouble=status.stream_trouble,
         store_try_ms=facts.store_try_ms,
         high_watermark_source=status.high_watermark_source,
         high_watermark_age_s=None if entry.said_s is None else round(max(0.0, now_s - entry.said_s), 3),

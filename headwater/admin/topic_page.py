@@ -18,6 +18,11 @@ class TopicRules(msgspec.Struct, frozen=True, kw_only=True):
 
     archive: str
     layout: str
+    chunk_variant: str
+    chunk_bytes: int
+    chunks_in_flight: int
+    chunk_commit_bytes: int
+    chunk_commit_age_s: float
     offload: str
     seal_timeout_s: int
     offload_after_s: int | None
@@ -33,6 +38,7 @@ class TopicRules(msgspec.Struct, frozen=True, kw_only=True):
     min_saved_percent: int | None
     begin_anew_epoch: int | None
     stale_keys_below: int | None
+    recover_from: str | None
     read_priority: str
 
     @classmethod
@@ -40,6 +46,11 @@ class TopicRules(msgspec.Struct, frozen=True, kw_only=True):
         return cls(
             archive=archival.archive.value,
             layout=archival.layout,
+            chunk_variant=archival.chunk_variant.value,
+            chunk_bytes=archival.chunk_bytes,
+            chunks_in_flight=archival.chunks_in_flight,
+            chunk_commit_bytes=archival.chunk_commit_bytes,
+            chunk_commit_age_s=archival.chunk_commit_age_s,
             offload=archival.offload.value,
             seal_timeout_s=archival.seal_timeout_s,
             offload_after_s=archival.offload_after_s,
@@ -55,6 +66,7 @@ class TopicRules(msgspec.Struct, frozen=True, kw_only=True):
             min_saved_percent=archival.min_saved_percent,
             begin_anew_epoch=archival.begin_anew_epoch,
             stale_keys_below=archival.stale_keys_below,
+            recover_from=archival.recover_from,
             read_priority=hydration.read_priority.value,
         )
 

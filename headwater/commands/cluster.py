@@ -197,10 +197,10 @@ def _facts(snapshot: "ListedSnapshot") -> dict[str, Any]:
 
 def _load(bucket: "Bucket", at: str | None) -> "tuple[ListedSnapshot, ClusterMetadata]":
     from headwater.cluster_view import snapshot_at
-    from manifests.cluster_snapshot import load_snapshot
+    from manifests.cluster_snapshot import open_snapshot
 
-    found = snapshot_at(bucket.manifests, at or "latest")
-    return found, load_snapshot(bucket.store, found)
+    opened = open_snapshot(bucket.store, snapshot_at(bucket.manifests, at or "latest"))
+    return opened.listed, opened.state
 
 
 def _groups(bucket: "Bucket", snapshot: "ListedSnapshot", at: str | None) -> "ArchivedGroups":

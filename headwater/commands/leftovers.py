@@ -85,7 +85,8 @@ def _rows(bucket: "Bucket", selection: str | None, problems: list[str]) -> Itera
 
 
 def _rows_of(bucket: "Bucket", partition: "PartitionId", head: "Head") -> Iterator[dict[str, Any]]:
-    from manifests import keys
+    from manifests import chunk_keys, keys
+    from manifests.head import may_have_chunks
 
     stored: dict[str, list[int]] = {}
     fences: dict[str, int] = {}
@@ -93,6 +94,11 @@ def _rows_of(bucket: "Bucket", partition: "PartitionId", head: "Head") -> Iterat
         if (name := keys.parse_object(info.key)) is not None:
             stored.setdefault(name.uid, []).append(info.size_bytes)
             fences[name.uid] = name.fence
+    pending = {each.uid for each in head.pending}
+    if may_have_chunks(head):  # of what is left there no key says whose it is
+        for info, chunk in chunk_keys.stored_chunks(bucket.store, partition.topic_partition):
+            if (uid := chunk_keys.segment_uid(chunk.place)) in pending:
+                stored.setdefault(uid, []).append(info.size_bytes)
     place = {"topic": partition.topic, "topic_id": partition.topic_id, "partition": partition.partition}
     for each in head.pending:
         sizes = stored.pop(each.uid, [])

@@ -13,7 +13,7 @@ from click.core import ParameterSource
 from headwater.columns import Column, as_size
 from headwater.options import configured
 from headwater.output import emit, emit_document, format_option, progress, say
-from headwater.units import duration_text, size_text
+from headwater.units import duration_text, parse_time, size_text, time_text
 from headwater_core.errors import HeadwaterError, Locked, NotFound, Partial, UsageError, VerificationFailed
 from headwater_core.partition import check_topic_name, parse_incarnation
 
@@ -30,7 +30,20 @@ TOPICS = (
     Column("records", "records", numeric=True),
     Column("size_bytes", "bytes", as_size, numeric=True),
 )
-_ASKED = ("apply_retention", "retention_ms", "retention_bytes", "cluster_id", "node_id", "open_transactions", "keep_offsets")
+PLANNED = (*TOPICS, Column("first", "oldest record", leaves=2), Column("last", "newest record", leaves=2))
+_ASKED = (
+    "mode",
+    "keep_bytes",
+    "keep_ms",
+    "drop_partitions",
+    "apply_retention",
+    "retention_ms",
+    "retention_bytes",
+    "cluster_id",
+    "node_id",
+    "open_transactions",
+    "keep_offsets",
+)
 into_option = click.option("--into", type=click.Path(path_type=Path), metavar="DIR", help="The log directory to create, new or empty.")
 
 
@@ -38,7 +51,7 @@ into_option = click.option("--into", type=click.Path(path_type=Path), metavar="D
 def recover() -> None:
     """Rebuild a broker's log directory from the bucket alone.
 
-    `plan` shows what a recovery would do, `apply` does it, `status` shows its progress.
+    `plan` shows what a recovery would do, `apply` does it, `status` shows its progress and what is held back, `finish` puts that back.
 
     \b
     Example:
@@ -49,18 +62,29 @@ def recover() -> None:
 def what_to_recover(verb: Callable[..., None]) -> Callable[..., None]:
     """Give `verb` the arguments that make up a recovery plan of topics."""
 
-    @click.argument("topics", metavar="[NAME[@TOPIC_ID]]...", nargs=-1)
+    @click.argument("topics", metavar="[NAME[@TOPIC_ID]|PATTERN]...", nargs=-1)
     @click.option(
         "--all", "everything", is_flag=True, help="All topics in the bucket, internal ones too, without damaged ones (then exit code 3)."
     )
+    @click.option(
+        "--as",
+        "renames",
+        metavar="[TOPIC=]NAME",
+        multiple=True,
+        help="Recover the topic under another name, with a new id. Without TOPIC: the only topic. May be repeated.",
+    )
     @_how_to_recover
     @functools.wraps(verb)
-    def with_topics(topics: Sequence[str], everything: bool, **rest: Any) -> None:
+    def with_topics(topics: Sequence[str], everything: bool, renames: Sequence[str], asked: dict[str, Any], **rest: Any) -> None:
+        from manifests.setting_list import check_pattern
+        from recovery import is_pattern
+
         if bool(topics) == everything:
             raise UsageError("give topic names, or --all")
         for topic in topics:
-            parse_incarnation(topic)
-        verb(names=None if everything else tuple(topics), **rest)
+            check_pattern(topic) if is_pattern(topic) else parse_incarnation(topic)
+        asked = asked | {"renames": _renames(renames, topics)}
+        verb(names=None if everything else tuple(topics), asked=asked, **rest)
 
     return with_topics
 
@@ -80,10 +104,15 @@ def _which_cluster(verb: Callable[..., None]) -> Callable[..., None]:
         is_flag=True,
         help="Recover topics too that the snapshot does not have: deleted before it, or created after it.",
     )
+    @click.option(
+        "--kafka-release",
+        metavar="X.Y",
+        help="Kafka release that will start on it. Refuse when it does not, naming those that do.  [default: any that does]",
+    )
     @_how_to_recover
     @functools.wraps(verb)
-    def with_cluster(at: str, unlisted_topics: bool, asked: dict[str, Any], **rest: Any) -> None:
-        verb(names=None, asked=asked | {"cluster": at, "unlisted_topics": unlisted_topics}, **rest)
+    def with_cluster(at: str, unlisted_topics: bool, kafka_release: str | None, asked: dict[str, Any], **rest: Any) -> None:
+        verb(names=None, asked=asked | {"cluster": at, "unlisted_topics": unlisted_topics, "kafka_release": kafka_release}, **rest)
 
     return with_cluster
 
@@ -91,7 +120,32 @@ def _which_cluster(verb: Callable[..., None]) -> Callable[..., None]:
 def _how_to_recover(verb: Callable[..., None]) -> Callable[..., None]:
     """Give `verb` the options of any recovery plan, as `asked`."""
 
-    @click.option("--mode", type=click.Choice(["full"]), default="full", show_default=True, help="full: everything that the archive holds.")
+    @click.option(
+        "--mode",
+        type=click.Choice(["full", "partial", "instant"]),
+        default="full",
+        show_default=True,
+        help="full: everything that the archive holds; partial: the newest of it; instant: no records, logs start where the archive ends. "
+        "A gateway serves the rest. Compacted and internal topics always come back in full.",
+    )
+    @click.option("--keep-bytes", type=click.IntRange(min=1), help="partial: the newest runs of a partition that hold so many bytes.")
+    @click.option(
+        "--keep-ms",
+        type=click.IntRange(min=1),
+        help="partial: the runs with records of the last so many ms before a partition's newest one.",
+    )
+    @click.option(
+        "--to-time",
+        metavar="TIME",
+        help="End each log before the first batch with a later timestamp, the internal topics' too, and abort what is open there.",
+    )
+    @click.option(
+        "--to-offset",
+        "to_offsets",
+        metavar="TOPIC:P=OFFSET",
+        multiple=True,
+        help="End this log before the offset, or the batch that holds it. May be repeated.",
+    )
     @click.option(
         "--partitions",
         "counts",
@@ -99,6 +153,7 @@ def _how_to_recover(verb: Callable[..., None]) -> Callable[..., None]:
         multiple=True,
         help="Number of partitions, if the archive's number is wrong. Without TOPIC: of the only topic. May be repeated.",
     )
+    @click.option("--drop-partitions", is_flag=True, help="Let --partitions be fewer than are archived; the others do not come back.")
     @click.option(
         "--open-transactions",
         type=click.Choice(["abort", "keep", "cut"]),
@@ -120,8 +175,10 @@ def _how_to_recover(verb: Callable[..., None]) -> Callable[..., None]:
         "--node-id", type=click.IntRange(min=0), default=1, show_default=True, help="Id of the broker that will start on the directory."
     )
     @functools.wraps(verb)
-    def with_request(mode: str, counts: Sequence[str], **rest: Any) -> None:
-        asked = {name: rest.pop(name) for name in _ASKED} | _partition_counts(counts)
+    def with_request(counts: Sequence[str], to_time: str | None, to_offsets: Sequence[str], **rest: Any) -> None:
+        asked = {name: rest.pop(name) for name in _ASKED} | _partition_counts(counts) | {"to_offsets": _to_offsets(to_offsets)}
+        if to_time is not None:
+            asked["to_time_ms"] = int(parse_time(to_time).timestamp() * 1000)
         verb(asked=asked, **rest)
 
     return with_request
@@ -138,6 +195,33 @@ def _partition_counts(given: Sequence[str]) -> dict[str, Any]:
     return {"partitions": counts[""]} if "" in counts else {"partition_counts": counts}
 
 
+def _to_offsets(given: Sequence[str]) -> dict[str, int]:
+    """From TOPIC:P=OFFSET. Raises UsageError."""
+    offsets: dict[str, int] = {}
+    for each in given:
+        match = re.fullmatch(r"([^:=]+:[0-9]{1,10})=([0-9]{1,18})", each)
+        if match is None or match[1] in offsets:
+            raise UsageError(f"--to-offset {each[:100]}: TOPIC:P=OFFSET, once for a partition")
+        offsets[match[1]] = int(match[2])
+    return offsets
+
+
+def _renames(given: Sequence[str], topics: Sequence[str]) -> dict[str, str]:
+    """From NAME, for the only topic, or TOPIC=NAME. Raises UsageError."""
+    from recovery import is_pattern
+
+    renames: dict[str, str] = {}
+    for each in given:
+        topic, _, name = each.rpartition("=")
+        if not topic and (len(topics) != 1 or is_pattern(topics[0])):
+            raise UsageError(f"--as {each[:100]}: TOPIC=NAME for each of several topics")
+        topic = parse_incarnation(topic or topics[0])[0]
+        if topic in renames:
+            raise UsageError(f"--as {each[:100]}: {topic} has a name already")
+        renames[topic] = check_topic_name(name)
+    return renames
+
+
 @recover.group()
 def plan() -> None:
     """Show what a recovery would do, and change nothing."""
@@ -151,14 +235,14 @@ def plan() -> None:
 def plan_topic(config: "Config", names: tuple[str, ...] | None, asked: dict[str, Any], into: Path | None, form: str) -> None:
     """Show what a recovery of topics would do.
 
-    NAME@TOPIC_ID is a topic that was deleted and created again, as it was before; `headwater topics list --all` lists the ids.
-    With -o json the plan is a document for `headwater recover apply --plan FILE`.
+    PATTERN has *, ? or [...]. NAME@TOPIC_ID is a topic that was deleted and created again, as it was before;
+    `headwater topics list --all` lists the ids. With -o json the plan is a document for `headwater recover apply --plan FILE`.
 
     \b
     Example:
       headwater recover plan topic orders.placed refunds -o json
     """
-    _show_plan(_plan(config, names, asked), into, form)
+    _show_plan(config, _plan(config, names, asked), into, form)
 
 
 @plan.command("cluster")
@@ -175,18 +259,29 @@ def plan_cluster(config: "Config", names: None, asked: dict[str, Any], into: Pat
     Example:
       headwater recover plan cluster
     """
-    _show_plan(_plan(config, names, asked), into, form)
+    _show_plan(config, _plan(config, names, asked), into, form)
 
 
-def _show_plan(made: "RecoveryPlan", into: Path | None, form: str) -> None:
+def _show_plan(config: "Config", made: "RecoveryPlan", into: Path | None, form: str) -> None:
     if form == "table":
-        emit(form, TOPICS, _planned(made))
+        _show_table(made)
     else:
         from recovery import encode_plan
 
         document = encode_plan(made)
         emit_document(document if form == "json" else b"".join(line.strip() for line in document.splitlines()) + b"\n")
+    _say_forecast(config, made, into)
     _conclude(made, into)
+
+
+def _show_table(made: "RecoveryPlan") -> None:
+    from headwater.cut_view import CUT, cut_rows, cut_summary
+
+    emit("table", PLANNED, _planned(made))
+    if rows := list(cut_rows(made)):
+        emit("table", CUT, rows, title="\ncut")
+    if summary := cut_summary(made):
+        say(summary)
 
 
 def _how_to_apply(verb: Callable[..., None]) -> Callable[..., None]:
@@ -207,7 +302,7 @@ def _how_to_apply(verb: Callable[..., None]) -> Callable[..., None]:
     "--plan",
     "plan_file",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Apply this plan, made by `headwater recover plan topic … -o json`.",
+    help="Apply this plan, made by `headwater recover plan topic … -o json`, unless the archive has changed since.",
 )
 @into_option
 @_how_to_apply
@@ -246,7 +341,7 @@ def apply(
         raise UsageError(f"{plan_file}: {error.strerror}") from error
     if raw.lstrip()[:1] != b"{":
         raise UsageError(f"{plan_file} is no plan; `headwater recover plan topic … -o json` prints one")
-    _apply(config, decode_plan(raw, str(plan_file)), into, form, skip_damaged=skip_damaged, unrecorded=unrecorded)
+    _apply(config, decode_plan(raw, str(plan_file)), into, form, skip_damaged=skip_damaged, unrecorded=unrecorded, unchanged=True)
 
 
 @apply.command("topic")
@@ -337,7 +432,8 @@ def _plan_and_apply(
         raise UsageError("--into DIR is needed: the log directory to create")
     made = _plan(config, names, asked)
     if dry_run:
-        emit(form, TOPICS, _planned(made))
+        _show_table(made) if form == "table" else emit(form, TOPICS, _planned(made))
+        _say_forecast(config, made, into)
         _conclude(made, into)
         return
     _apply(config, made, into, form, skip_damaged=skip_damaged, unrecorded=unrecorded)
@@ -348,6 +444,8 @@ def _plan_and_apply(
 @format_option
 def status(into: Path | None, form: str) -> None:
     """Show the progress of a recovery.
+
+    And which settings it holds back, until `headwater recover finish`.
 
     \b
     Example:
@@ -363,7 +461,8 @@ def status(into: Path | None, form: str) -> None:
     if found is None:
         raise NotFound(f"no recovery was started in {into}")
     state = "damaged" if found.problem else "unfinished" if found.finished_ms is None else "finished"
-    row = msgspec.to_builtins(found) | {"state": state}
+    held = recovery.held_of(into)
+    row = msgspec.to_builtins(found) | {"state": state, "held": msgspec.to_builtins(held), "held_settings": len(held)}
     columns = (
         Column("recovery_id", "recovery"),
         Column("state", "state"),
@@ -371,10 +470,72 @@ def status(into: Path | None, form: str) -> None:
         Column("files", "files", numeric=True),
         Column("bytes_placed", "bytes placed", as_size, numeric=True),
         Column("size_bytes", "bytes", as_size, numeric=True),
+        Column("held_settings", "held back", numeric=True),
     )
     emit(form, columns, [row])
+    if form == "table":
+        for each in held:
+            say(f"held back: {each.topic} {each.name}, {_held_text(each.value)}; it has {_held_text(each.recovered)}")
     if found.problem:
         raise VerificationFailed(found.problem)
+
+
+def _held_text(value: str | None) -> str:
+    return "none" if value is None else value
+
+
+@recover.command()
+@click.option("--into", type=click.Path(path_type=Path), metavar="DIR", help="The log directory of the recovery.")
+@click.option(
+    "--bootstrap-servers", metavar="HOST:PORT[,HOST:PORT]", help="Brokers of the recovered cluster.  [default: log.bootstrap_servers]"
+)
+@click.option(
+    "--unchecked", is_flag=True, help="Put it back although logs do not begin and end as they were recovered; pass over deleted topics."
+)
+@format_option
+@configured
+def finish(config: "Config", into: Path | None, bootstrap_servers: str | None, unchecked: bool, form: str) -> None:
+    """Put back the retention that a recovery held back.
+
+    For the running recovered cluster. The logs of a topic must begin and end as they were recovered, else it waits; the other topics do
+    not wait for it. A setting that was changed since stays. Connects as log.client_properties says. May be repeated.
+
+    \b
+    Example:
+      headwater recover finish --into recovered --bootstrap-servers localhost:9092
+
+    \b
+    Exit codes:
+      0  what was held back is put back
+      3  some topics are not as they were recovered; nothing was put back there
+      4  not one topic is as it was recovered; nothing was put back
+      7  the brokers are of another cluster
+    """
+    import recovery
+    from headwater.broker.broker_connection import BrokerAddress
+    from headwater.broker.client_properties import load_client_properties
+    from headwater.broker.cluster_admin import KafkaAdmin
+    from headwater_core.clock import SystemClock
+
+    if into is None:
+        raise UsageError("--into DIR is needed")
+    servers = config.log.bootstrap_servers if bootstrap_servers is None else tuple(filter(None, bootstrap_servers.split(",")))
+    addresses = [BrokerAddress.parse(each) for each in servers]
+    with KafkaAdmin(addresses, load_client_properties(config.log.client_properties)) as cluster:
+        done = recovery.finish(into, cluster, SystemClock(), checked=not unchecked)
+    columns = (Column("topic", "topic"), Column("name", "setting"), Column("value", "value"), Column("state", "state"))
+    states = (("put back", done.put_back), ("changed since, stays", done.changed), ("held back", done.left))
+    rows = [{"topic": each.topic, "name": each.name, "value": each.value, "state": state} for state, some in states for each in some]
+    emit(form, columns, rows)
+    if done.left:
+        say("note: settings of remote storage are held back: give them to the topics yourself once brokers have a remote tier")
+    say(f"{len(done.put_back)} settings are put back" + (", and were before: nothing was done" if done.again else ""))
+    for why in done.unlike.values():
+        say(f"{'passed over' if unchecked else 'not put back'}: {why}")
+    if done.unlike and not unchecked:
+        raise Partial(
+            f"{len(done.unlike)} topics are not as they were recovered: nothing was put back there; --unchecked does it all the same"
+        )
 
 
 def _plan(config: "Config", names: tuple[str, ...] | None, asked: dict[str, Any]) -> "RecoveryPlan":
@@ -387,6 +548,24 @@ def _plan(config: "Config", names: tuple[str, ...] | None, asked: dict[str, Any]
 
         asked = asked | {"cluster": str(snapshot_at(manifests, asked["cluster"]).number)}
     return recovery.plan(manifests, names, recovery.Options(**asked))
+
+
+def _say_forecast(config: "Config", made: "RecoveryPlan", into: Path | None) -> None:
+    """Room, time, and which brokers start on it."""
+    from headwater.wiring import open_bucket
+    from headwater_core.clock import SystemClock
+    from recovery.forecast import estimate
+    from recovery.initial_metadata import features_of
+    from recovery.kafka_releases import starting_releases
+    from recovery.restoration import WORKERS
+
+    found = estimate(made, open_bucket(config).store, into, SystemClock())
+    free = "" if found.free_bytes is None else f", {size_text(found.free_bytes)} are free"
+    say(f"room: {size_text(found.needed_bytes)} are needed{free}" + ("" if found.has_room else ": NOT ENOUGH"))
+    if found.seconds is not None and found.bytes_per_s is not None:
+        rate = f"{size_text(round(found.bytes_per_s))}/s each, as just measured with one"
+        say(f"time: about {duration_text(found.seconds)} to download and verify, {WORKERS} downloads at a time of {rate}")
+    say(f"brokers: Kafka {starting_releases(features_of(made))} starts on it")
 
 
 def _conclude(made: "RecoveryPlan", into: Path | None) -> None:
@@ -420,7 +599,10 @@ def _check_complete(left_out: Sequence[str]) -> None:
 
 
 def _planned(made: "RecoveryPlan") -> Iterator[dict[str, Any]]:
+    from recovery.forecast import time_range
+
     for topic in made.topics:
+        times = time_range(topic)
         yield {
             "topic": topic.topic,
             "topic_id": topic.topic_id,
@@ -428,10 +610,15 @@ def _planned(made: "RecoveryPlan") -> Iterator[dict[str, Any]]:
             "segments": sum(len(partition.files) for partition in topic.partitions),
             "records": topic.records,
             "size_bytes": topic.size_bytes,
+            "first": time_text(times.first_ms) if times else None,
+            "last": time_text(times.last_ms) if times else None,
+            "left_in_archive": sum(partition.left.records for partition in topic.partitions if partition.left),
         }
 
 
-def _apply(config: "Config", made: "RecoveryPlan", into: Path, form: str, *, skip_damaged: bool, unrecorded: bool) -> None:
+def _apply(
+    config: "Config", made: "RecoveryPlan", into: Path, form: str, *, skip_damaged: bool, unrecorded: bool, unchanged: bool = False
+) -> None:
     import msgspec
 
     import recovery
@@ -449,6 +636,7 @@ def _apply(config: "Config", made: "RecoveryPlan", into: Path, form: str, *, ski
                 progress=operation.beside(shown.advance),
                 skip_damaged=skip_damaged,
                 recorded=not unrecorded,
+                unchanged=unchanged,
             )
         operation.results = {"topics": len(done.topics), "records": done.records, "size_bytes": done.size_bytes}
         if form == "table":
@@ -468,7 +656,7 @@ def _apply(config: "Config", made: "RecoveryPlan", into: Path, form: str, *, ski
 
 def _say_what_next(done: "RecoveryReport") -> None:
     say(
-        f"next: start Kafka 4.3 or newer on it, without kafka-storage format, and with these lines in its server.properties:\n\n"
+        f"next: start Kafka {done.kafka} on it, without kafka-storage format, and with these lines in its server.properties:\n\n"
         f"  process.roles=broker,controller\n"
         f"  node.id={done.node_id}\n"
         f"  controller.quorum.voters={done.node_id}@HOST:PORT\n"

@@ -84,26 +84,32 @@ def status(
     """
     lag_max_s = None if max_lag is None else parse_duration(max_lag)
     number = parse_selection(selection)[1] if selection else None
-    show = partial(_show, by_partition=by_partition or number is not None, explained=number is not None)
+    show = partial(_show, config, by_partition=by_partition or number is not None, explained=number is not None)
     if watch:
         if form != "table" or lag_max_s is not None:
             raise UsageError("--watch cannot be used with -o or --max-lag; a script runs status again instead")
-        _watch(partial(_look, config, selection), show, interval or INTERVAL)
+        _watch(partial(_look, config, selection, with_cluster=selection is None), show, interval or INTERVAL)
     if interval is not None:
         raise UsageError("--interval needs --watch")
-    rows = _look(config, selection, show if form == "table" else partial(emit, form, ()))
+    rows = _look(
+        config, selection, show if form == "table" else partial(emit, form, ()), with_cluster=form == "table" and selection is None
+    )
     if lag_max_s is not None:
         from headwater.overview import check_lag
 
         check_lag(rows, lag_max_s)
 
 
-def _look(config: "Config", selection: str | None, show: Callable[[list[dict[str, Any]]], None]) -> list[dict[str, Any]]:
-    """The rows, shown also when an error follows."""
+def _look(
+    config: "Config", selection: str | None, show: Callable[[list[dict[str, Any]]], None], *, with_cluster: bool = False
+) -> list[dict[str, Any]]:
+    """The rows, shown also when an error follows. with_cluster: say how old the snapshot of the cluster's metadata is"""
     from headwater.status_answer import find_status
 
     answer = find_status(config, selection)
     show(answer.rows)
+    if answer.cluster and with_cluster:
+        say(answer.cluster)
     if answer.note:
         say(answer.note)
     if answer.failure is not None:
@@ -111,15 +117,21 @@ def _look(config: "Config", selection: str | None, show: Callable[[list[dict[str
     return answer.rows
 
 
-def _show(rows: list[dict[str, Any]], *, by_partition: bool, explained: bool, **how: Any) -> None:
+def _show(config: "Config", rows: list[dict[str, Any]], *, by_partition: bool, explained: bool, **how: Any) -> None:
     """As a table. how: arguments of `emit`."""
+    from headwater.drill.report_store import ReportStore
+    from headwater.drill_text import drill_summary
     from headwater.overview import partition_rows, summary, topic_rows
+    from headwater_core.clock import SystemClock
 
     if by_partition:
         emit("table", PARTITIONS, partition_rows(rows, explained=explained), **how)
     else:
         emit("table", TOPICS, topic_rows(rows), **how)
     say(summary(rows))
+    last = ReportStore(config.node.data_dir, config.drill.kept_reports).last()
+    if last is not None:
+        say(drill_summary(last, SystemClock().now_ms()))
 
 
 def _watch(look: Callable[[Callable[[list[dict[str, Any]]], None]], object], show: Callable[..., None], interval: str) -> NoReturn:

@@ -54,6 +54,7 @@ def test_exit_codes_are_frozen() -> None:
         "VerificationFailed": 4,
         "TransientError": 5,
         "UnknownOutcome": 5,
+        "PlaceTaken": 5,
         "ManifestChanged": 5,
         "SourceChanged": 5,
         "Conflict": 5,

@@ -1,12 +1,13 @@
 """`headwater cluster`: what the archive knows of a cluster that a real broker wrote, and what it never shows."""
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from headwater.cluster_view import HIDDEN, differences, role_of
+from headwater.cluster_view import HIDDEN, differences
 from headwater_core.segments.metadata.metadata_log import MetadataLog
 from headwater_core.segments.metadata.metadata_records import ConfigRecord, FeatureLevel, Topic
 from headwater_core.segments.metadata.record_schemas import ACL, REGISTER_BROKER, REMOVE_ACL, SCRAM, make_record
@@ -117,6 +118,21 @@ def test_an_archive_without_a_snapshot_says_so_and_damage_is_named(stage: Stage)
     assert (gone.code, snapshot["key"] in gone.err) == (6, True)
 
 
+@pytest.mark.parametrize("with_agent", [False, True])
+def test_a_pass_without_a_snapshot_of_the_cluster_is_a_partial_success(stage: Stage, with_agent: bool) -> None:
+    log = stage.log("kitchen")
+    listed = stage.bucket / "cluster" / "latest.json"
+    listed.parent.mkdir(parents=True)
+    listed.write_text("{}")
+    with running(stage, log) if with_agent else nullcontext():
+        ran = stage.run("archive", log=log)
+    assert ran.code == 3
+    assert "the cluster's metadata (users, ACLs, settings, topics) could not be archived: cluster/latest.json" in ran.err
+    listed.unlink()
+    assert stage.run("archive", log=log).code == 0
+    assert [each["number"] for each in shown(stage, "show", "--list")] == [1]
+
+
 def test_without_secrets_none_is_in_the_bucket(stage: Stage) -> None:
     archived(stage, "kitchen", "--set", "cluster.secrets=false")
     found = shown(stage, "show")
@@ -160,8 +176,3 @@ def test_what_differs_is_named_and_a_password_is_only_another_one(log: Log) -> N
     assert found[0]["before"] == {"configs": {"retention.ms": "1"}}
     assert found[-1]["before"] == {"value": HIDDEN}
     assert not any(secret in str(found) for secret in ("salty", "stored", "'one'", "'two'"))
-
-
-def test_whose_state_a_topic_is_shows_its_name() -> None:
-    names = ["__share_group_state", "connect-offsets", "team.connect-status", "app-store-changelog", "orders", "disconnect-offsets-x"]
-    assert [role_of(name) for name in names] == ["share groups", "Kafka Connect", "Kafka Connect", "Kafka Streams", None, None]

@@ -182,7 +182,7 @@ def test_what_is_cancelled_lists_no_further_data(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(collection, "data_prefixes", listing)
     store = MemoryStore()
-    rows = collection._without_manifest(Bucket(store, ManifestRepository(store)), set(), stop)
+    rows = collection._without_manifest(Bucket(store, ManifestRepository(store)), set(), set(), stop)
     assert next(rows)["partition"] == 0
     stop.set()
     with pytest.raises(TransientError, match="the collection was stopped before its end"):

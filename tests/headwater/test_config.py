@@ -6,6 +6,8 @@ import pytest
 
 from headwater.config import Config, load, shown
 from headwater_core.errors import UsageError
+from headwater_core.layouts.chunks import Variant
+from headwater_core.layouts.chunks.chunks_layout import ChunksLayout
 from hydration.config import ReadPriority
 
 
@@ -167,6 +169,35 @@ def test_keys_may_have_the_names_of_rocketmqs_proposal(tmp_path: Path) -> None:
             from_toml(tmp_path, elsewhere)
 
 
+def test_a_topic_may_choose_chunks_and_how_they_are_cut(tmp_path: Path) -> None:
+    config = from_toml(
+        tmp_path,
+        """
+[archival]
+s3ClientThreadNum = 7
+[topics."team-a.*"]
+layout = "chunks"
+[topics."team-a.big"]
+chunk_variant = "fixed"
+s3ChunkSize = 8388608
+""",
+    )
+    plain, small, big = (config.archival_for(topic) for topic in ("other", "team-a.small", "team-a.big"))
+    assert [each.offloader.name for each in (plain, small, big)] == ["segment", "chunks", "chunks"]
+    assert (small.chunk_variant, big.chunk_variant, big.chunk_bytes, big.chunks_in_flight) == (Variant.APPEND, Variant.FIXED, 8 << 20, 7)
+    offloader = big.offloader
+    assert isinstance(offloader, ChunksLayout)
+    assert (offloader.variant, offloader.segment_bytes) == (Variant.FIXED, big.max_segment_bytes)
+    for wrong, words in (
+        ('chunk_variant = "grow"', "append, fixed"),
+        ('chunk_bytes = "1KiB"', "4096 to"),
+        ("chunks_in_flight = 0", "1 to 64"),
+        ("s3ChunkSize = 4096\nchunk_bytes = 4096", "given twice"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            from_toml(tmp_path, f"[archival]\n{wrong}\n")
+
+
 @pytest.mark.parametrize("section", ["store", "archival", 'topics."a*"'])
 @pytest.mark.parametrize("key", ["s3AccessKey", "s3SecretAccessKey"])
 def test_a_credential_in_the_file_is_refused_by_name_and_not_repeated(tmp_path: Path, section: str, key: str) -> None:
@@ -209,3 +240,15 @@ def test_what_holds_for_a_topic_of_several_rules_must_go_together(tmp_path: Path
 )
 def test_rules_that_no_topic_has_both_of_or_that_say_both_are_fine(tmp_path: Path, toml: str) -> None:
     from_toml(tmp_path, toml)
+
+
+def test_chunks_may_be_written_while_they_fill(tmp_path: Path) -> None:
+    text = '[archival]\nlayout = "chunks"\noffload = "streaming"\ntieredStoreGroupCommitSize = "6MiB"\nchunk_commit_age = "2s"\n'
+    archival = from_toml(tmp_path, text).archival
+    assert (archival.chunk_commit_bytes, archival.chunk_commit_age_s, archival.run_layout) == (6 << 20, 2.0, "chunks")
+    assert archival.follow_s < 2, "a buffer's age is seen in time"
+    with pytest.raises(UsageError, match='set "streaming" or "chunks"'):
+        from_toml(tmp_path, '[archival]\nlayout = "blocks"\noffload = "streaming"\n')
+    for wrong in ('chunk_commit_bytes = "1KiB"', 'chunk_commit_age = "0s"', 'chunk_pool_bytes = "1KiB"'):
+        with pytest.raises(UsageError, match=wrong.partition(" ")[0]):
+            from_toml(tmp_path, f"[archival]\n{wrong}\n")

@@ -16,6 +16,7 @@ NOT_RUN = {
     "headwater demo",
     "headwater config reload",
     "headwater operations",
+    "headwater recover finish",
 }  # they serve until they are stopped, or ask one that does
 WIDTH = 80
 

@@ -5,7 +5,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from headwater.commands.leftovers import _rows
-from manifests import keys
+from headwater_core.layouts.chunks import SegmentPlace, Variant
+from manifests import chunk_keys, keys
+from manifests.head import with_chunks
 from manifests.pending_list import FAILED, PendingObject
 from manifests.repository import ManifestRepository
 from tests.headwater_core.objectstore.memory import MemoryStore
@@ -45,3 +47,17 @@ def test_a_partition_that_never_streamed_is_not_looked_at() -> None:
     repository.commit(None, a_head(an_entry(0, 9)))
     put(store, "d" * 32)
     assert list(_rows(cast(Any, SimpleNamespace(manifests=repository, store=store)), None, [])) == []
+
+
+def test_a_segment_of_chunks_that_is_being_written_is_listed_with_what_is_stored_of_it() -> None:
+    store = MemoryStore()
+    repository = ManifestRepository(store)
+    repository.ensure_topic(a_topic())
+    queue = chunk_keys.queue(PARTITION.cluster_id, "a", 2, PARTITION.topic_partition)
+    place, other = (SegmentPlace(queue, "commitLog", base, Variant.APPEND) for base in (10, 5))
+    assigned = PendingObject(uid=chunk_keys.segment_uid(place), fence=2, layout="chunks", base_offset=10, assigned_ms=7)
+    repository.commit(None, with_chunks(a_head(an_entry(0, 9), fence=2, pending=(assigned,)), 2))
+    for key in (place.chunk_key(0), place.chunk_key(0) + ".index", place.chunk_key(30), other.chunk_key(0)):
+        store.put(key, io.BytesIO(bytes(30)), size_bytes=30)
+    (row,) = _rows(cast(Any, SimpleNamespace(manifests=repository, store=store)), "orders:3", [])
+    assert (row["status"], row["layout"], row["objects"], row["size_bytes"]) == ("assigned", "chunks", 3, 90)

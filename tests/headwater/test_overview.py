@@ -56,6 +56,20 @@ def test_a_topic_is_as_its_worst_partition() -> None:
     assert bills["topic"] == "bills"
 
 
+def test_what_is_not_followed_of_the_settings_of_offload_is_said_and_counted() -> None:
+    late = a_row("bills", 0, trigger_trouble="offload_after is not below retention.ms")
+    full = a_row("bills", 1, "waiting", 5.0, reason="a stream is open", stream_trouble="the offload buffer is full")
+    rows = partition_rows([late, full], explained=False)
+    assert [row["reason"] for row in rows] == [
+        "a stream is open; nothing more is taken: the offload buffer is full",
+        "not applied: offload_after is not below retention.ms",
+    ]
+    [known] = partition_rows([full | {"reason": "the offload buffer is full"}], explained=True)
+    assert known["reason"] == "the offload buffer is full"
+    assert summary([late, full]).endswith("trigger not applied to 1, offload buffer full for 1")
+    assert "applied" not in summary([full])
+
+
 def test_a_lag_that_nobody_can_tell_is_called_unknown() -> None:
     [menu] = topic_rows([STOPPED, UNKNOWN])
     assert (menu["lag_bytes"], menu["lag_time"], menu["state"]) == ("unknown", "unknown", "stopped")

@@ -42,6 +42,7 @@ KEYS = [
     "released_bytes",
     "release_reason",
     "trigger_trouble",
+    "stream_trouble",
     "store_try_ms",
     "high_watermark_source",
     "high_watermark_age_s",

@@ -1,6 +1,7 @@
 """Where the rows of `headwater status` come from: the agent's pages, and the log directories and the bucket only without them."""
 
 import os
+import re
 import signal
 from collections.abc import Mapping
 from pathlib import Path
@@ -173,5 +174,9 @@ def test_rows_have_the_same_fields_with_an_agent_and_without(stage: Stage, tmp_p
     with running(stage, log) as agent:
         agent.wait_for("gateway_started")
         answered = stage.run("status", "-o", "jsonl", log=log)
+        agent.wait_for("cluster_snapshot_taken")
+        shown, of_one = stage.run("status", log=log), stage.run("status", "menu", log=log)
     assert answered.err == ""
+    assert re.search(r"^snapshot 1 of the cluster's metadata is .* old, and nothing is newer$", shown.err, re.MULTILINE)
+    assert "snapshot 1" not in of_one.err
     assert [list(row) for row in answered.rows] == [list(row) for row in alone.rows]

@@ -1,16 +1,16 @@
 """Which objects of a partition to examine, and what is wrong with its head. Pure: a head and a listing in, checks and findings out."""
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
 from headwater.pipeline.scrub.findings import Finding, Kind
-from headwater_core.errors import HeadwaterError, UnsupportedFormat
-from headwater_core.layouts import is_known
+from headwater_core.errors import CorruptData, HeadwaterError, UnsupportedFormat
+from headwater_core.layouts import is_known, open_layout
 from headwater_core.objectstore.store import ObjectInfo
 from headwater_core.partition import PartitionId
-from manifests import keys
+from manifests import chunk_keys, keys
 from manifests.entry import Entry, check_entry
 from manifests.head import Head, check_head
 
@@ -118,11 +118,25 @@ def checks_of(head: Head, listed: Mapping[str, ObjectInfo]) -> list[Check]:
         Check(
             partition=head.partition_id,
             entries=tuple(entries),
-            listed_bytes=sizes.get(entries[0].key),
+            listed_bytes=_listed_bytes(entries[0], sizes),
             listed_index_bytes=sizes.get(entries[0].index_key),
         )
         for entries in groups.values()
     ]
+
+
+def _listed_bytes(entry: Entry, sizes: Mapping[str, int]) -> int | None:
+    """Of all objects that hold its run; None where the listing does not show each of them."""
+    found = [sizes.get(key) for key in _object_keys(entry)]
+    return None if None in found else sum(each or 0 for each in found)
+
+
+def _object_keys(entry: Entry) -> list[str]:
+    """Of the data objects that hold its run. Of one that this version does not read, the key that the entry names."""
+    try:
+        return [key for key, _ in open_layout(entry.layout).data_objects(entry)]
+    except (CorruptData, UnsupportedFormat):
+        return [entry.key]
 
 
 def _is_valid(partition: PartitionId, entry: Entry) -> bool:
@@ -133,19 +147,30 @@ def _is_valid(partition: PartitionId, entry: Entry) -> bool:
     return True
 
 
-def extras(head: Head, listed: Mapping[str, ObjectInfo], *, before_ms: int) -> Iterator[Finding]:
+def extras(
+    head: Head, listed: Mapping[str, ObjectInfo], *, before_ms: int, may_be_theirs: Callable[[str, int], bool] = lambda uid, fence: False
+) -> Iterator[Finding]:
     """Orphans: objects that `head` does not list and that are older than `before_ms`. Younger ones may be uploads in flight.
 
     listed  the listing from before the head was read: what was committed in between is in the head
+    may_be_theirs  of a chunk, whose key names no incarnation: see Namesakes.may_have
     """
     if any(not is_known(entry.layout) for entry in (*head.entries, *head.superseded)):
         return  # a newer version's layout may keep objects that only it can name
     advice = _UNUSED if next(faults(head), None) is None else "keep it: the manifest itself is damaged"
-    named = {key for entry in (*head.entries, *head.superseded) for key in (entry.key, entry.index_key)}
+    entries = [entry for entry in (*head.entries, *head.superseded) if not entry.gap]
+    named = {key for entry in entries for key in (*_object_keys(entry), entry.index_key)}
     pending = {each.uid for each in head.pending if each.is_assigned}
     for key, info in listed.items():
-        name = keys.parse_object(key)
-        if keys.beside(key) not in named and info.modified_ms < before_ms and (name is None or name.uid not in pending):
+        if keys.beside(key) in named or info.modified_ms >= before_ms:
+            continue
+        chunk, name = chunk_keys.parse(key), keys.parse_object(key)
+        if chunk is not None:  # while its segment is open, what is pending names that
+            uids = (chunk.uid, chunk_keys.segment_uid(chunk.place))
+            is_wanted = any(uid in pending or may_be_theirs(uid, chunk.fence) for uid in uids)
+        else:
+            is_wanted = name is not None and name.uid in pending
+        if not is_wanted:
             yield extra(info, advice, topic=head.topic, partition=head.partition)
 
 

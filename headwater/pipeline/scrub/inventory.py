@@ -1,7 +1,7 @@
 """What there is to examine in a bucket, by its listing and its small documents, and in one partition of it."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from headwater.pipeline.scrub.findings import Finding, Kind
@@ -9,8 +9,9 @@ from headwater.pipeline.scrub.head_check import Check, checks_of, extra, extras,
 from headwater.pipeline.scrub.page_check import PageCheck
 from headwater_core.errors import HeadwaterError, ManifestChanged, NotFound, TransientError, Unauthorised, UnsupportedFormat
 from headwater_core.objectstore.store import ObjectInfo, ObjectStore
-from headwater_core.partition import PartitionId
-from manifests import keys
+from headwater_core.partition import PartitionId, TopicPartition
+from manifests import chunk_keys, keys
+from manifests.namesakes import Namesakes
 from manifests.prefixes import data_prefixes
 from manifests.repository import ManifestRepository
 from manifests.topic import TopicManifest
@@ -34,12 +35,14 @@ class Inventory:
 
     cluster_id    the cluster that owns the archive; None when unknown
     size_bytes    of all data and index objects, by the listing
+    queues        where below chunks/ partitions of a name have objects
     """
 
     cluster_id: str | None
     places: tuple[Place, ...]
     findings: tuple[Finding, ...]
     size_bytes: int
+    queues: Mapping[TopicPartition, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +73,7 @@ def take_inventory(store: ObjectStore, topic: str | None, partition: int | None,
     is_known = bool(manifests or lost or heads)
     if topic is not None and not is_known:
         heads = _without_manifest(store, topic)
-        if not heads:
+        if not heads and not any(each.topic == topic for each in chunk_keys.queues(store)):
             raise NotFound(f"topic {topic} is not in {store.url}")
     absent = {place for manifest in manifests for place in _absent(manifest, heads, partition)}
     if partition is not None:
@@ -82,13 +85,15 @@ def take_inventory(store: ObjectStore, topic: str | None, partition: int | None,
     for place, object_bytes in _objects(store, None if topic is None else heads | absent, findings, before_ms):
         places.add(place)
         size_bytes += object_bytes
+    chunk_bytes, queues = _chunks(store, topic, partition, places | absent, findings, before_ms)
     for manifest in manifests:
         findings += _missing(manifest, places, partition)
     return Inventory(
         cluster_id=owner or (manifests[0].cluster_id if manifests else None),
         places=tuple(sorted(places)),
         findings=tuple(findings),
-        size_bytes=size_bytes,
+        size_bytes=size_bytes + chunk_bytes,
+        queues={of: tuple(sorted(found)) for of, found in queues.items()},
     )
 
 
@@ -167,6 +172,38 @@ def _objects(store: ObjectStore, places: set[Place] | None, findings: list[Findi
         findings.append(Finding(kind=Kind.EXTRA, key=keys.DATA, problem=f"{orphans - NAMED_MAX} more objects in no partition's folder"))
 
 
+def _chunks(
+    store: ObjectStore, topic: str | None, partition: int | None, known: set[Place], findings: list[Finding], before_ms: int
+) -> tuple[int, dict[TopicPartition, set[str]]]:
+    """The bytes of all objects below chunks/, and where they lie. Their keys name no incarnation: where no manifest has the name, they are
+    a finding."""
+    names = {(place.topic, place.partition) for place in known}
+    unknown: dict[tuple[str, int], list[int]] = {}
+    queues: dict[TopicPartition, set[str]] = {}
+    size_bytes = 0
+    for info in store.list(chunk_keys.CHUNKS) if topic is None else _chunks_of(store, topic):
+        name = chunk_keys.parse(info.key)
+        if name is None:
+            if info.modified_ms < before_ms and len(findings) < NAMED_MAX:
+                findings.append(extra(info))
+        elif (name.topic, name.partition) in names:
+            size_bytes += info.size_bytes
+            queues.setdefault(TopicPartition(name.topic, name.partition), set()).add(name.place.queue)
+        elif partition in (None, name.partition):
+            unknown.setdefault((name.topic, name.partition), []).append(info.size_bytes)
+    for (name_of, number), sizes in sorted(unknown.items()):
+        problem = f"no manifest of any incarnation: {len(sizes)} objects of {sum(sizes)} bytes are there"
+        key = f"{chunk_keys.CHUNKS}…/{name_of}/{number}"
+        findings.append(Finding(kind=Kind.NO_MANIFEST, topic=name_of, partition=number, key=key, problem=problem))
+    return size_bytes, queues
+
+
+def _chunks_of(store: ObjectStore, topic: str) -> Iterator[ObjectInfo]:
+    for of in list(chunk_keys.queues(store)):
+        if of.topic == topic:
+            yield from (info for info, _ in chunk_keys.stored_chunks(store, of))
+
+
 def take_partition_inventory(store: ObjectStore, place: Place, inventory: Inventory, *, before_ms: int) -> PartitionInventory:
     """List one partition's objects, then read its head: what was uploaded and committed in between is in the head."""
     key = _head_key(place)
@@ -179,6 +216,8 @@ def take_partition_inventory(store: ObjectStore, place: Place, inventory: Invent
     pages: dict[str, ObjectInfo] = {}
     try:
         listed.update((info.key, info) for prefix in _prefixes(place) for info in store.list(prefix))
+        for queue in inventory.queues.get(TopicPartition(place.topic, place.partition), ()):
+            listed.update((info.key, info) for info in store.list(f"{queue}/") if chunk_keys.parse(info.key) is not None)
         pages.update((info.key, info) for info in store.list(key.removesuffix("manifest.json")) if keys.parse_page(info.key))
         check = _pages_of_head(store, place)
     except NotFound:
@@ -198,7 +237,9 @@ def take_partition_inventory(store: ObjectStore, place: Place, inventory: Invent
     if check.findings:  # what is hidden may be listed where it seems to be missing, and name what seems to be an orphan
         findings = [*check.findings, *faults(head, is_whole=False)]
     else:
-        findings = [*faults(head), *extras(head, listed, before_ms=before_ms), *unused]
+        namesakes = Namesakes(ManifestRepository(store), _partition(place, head.cluster_id))
+        orphans = extras(head, listed, before_ms=before_ms, may_be_theirs=namesakes.may_have)
+        findings = [*faults(head), *orphans, *unused]
     return PartitionInventory(place=place, checks=tuple(checks_of(head, listed)), findings=tuple(findings), has_head=True)
 
 

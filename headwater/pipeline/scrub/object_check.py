@@ -13,7 +13,7 @@ from headwater.pipeline.scrub.head_check import Check
 from headwater.pipeline.scrub.object_file import ObjectFile
 from headwater_core.errors import CorruptData, ForeignOwner, HeadwaterError, NotFound, UnsupportedFormat
 from headwater_core.layouts import open_layout
-from headwater_core.objectstore.digest import digest_in_store
+from headwater_core.objectstore.digest import Digest, digest_in_store, is_digest, value_of
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.segments.run_scan import OpenTransaction, RunScan, scan_run
 from headwater_core.segments.runindex import RunIndex
@@ -69,17 +69,25 @@ def _findings(store: ObjectStore, check: Check, data: bool) -> Iterator[Finding]
         else:
             _check_stat(store, entry)
     except (CorruptData, NotFound) as error:
-        yield _diagnosis(store, check, entry.key, entry.size_bytes, entry.digest, error, whole=Kind.FLIPPED)
+        yield from _diagnoses(store, check, error, whole=Kind.FLIPPED)
     except UnsupportedFormat as error:  # a flipped bit may look like another format
-        yield _diagnosis(store, check, entry.key, entry.size_bytes, entry.digest, error, whole=Kind.UNEXAMINED)
+        yield from _diagnoses(store, check, error, whole=Kind.UNEXAMINED)
 
 
 def _check_stat(store: ObjectStore, entry: Entry) -> None:
-    found = store.stat(entry.key)
-    if found.size_bytes != entry.size_bytes:
-        raise CorruptData(entry.key, 0, f"{found.size_bytes} bytes, the manifest says {entry.size_bytes}")
-    if found.digest is not None and entry.digest not in ("", found.digest):
-        raise CorruptData(entry.key, 0, f"digest {found.digest}, the manifest says {entry.digest}")
+    """The lengths of its objects, and the digest of them all, as the store has these."""
+    objects, digest, is_told = open_layout(entry.layout).data_objects(entry), Digest(), True
+    for key, size_bytes in objects:
+        found = store.stat(key)
+        if found.size_bytes != size_bytes:
+            raise CorruptData(key, 0, f"{found.size_bytes} bytes, the manifest says {size_bytes}")
+        is_told = is_told and found.digest is not None and is_digest(found.digest)
+        if len(objects) == 1 and found.digest is not None and entry.digest not in ("", found.digest):
+            raise CorruptData(key, 0, f"digest {found.digest}, the manifest says {entry.digest}")
+        if is_told and found.digest is not None:
+            digest.append(value_of(found.digest), size_bytes)
+    if len(objects) > 1 and is_told and entry.digest not in ("", digest.text()):
+        raise CorruptData(entry.key, 0, f"digest {digest.text()} of its {len(objects)} objects, the manifest says {entry.digest}")
 
 
 def _read(store: ObjectStore, check: Check, index: RunIndex | None) -> Iterator[Finding]:
@@ -90,7 +98,8 @@ def _read(store: ObjectStore, check: Check, index: RunIndex | None) -> Iterator[
     if entry.run_digest not in ("", scan.digest):
         raise CorruptData(entry.key, 0, f"its run has digest {scan.digest}, the manifest says {entry.run_digest}")
     open_layout(entry.layout).read_offloaded(store, entry).check_rest()
-    _check_length(store, entry.key, check.listed_bytes, entry.size_bytes)
+    if len(open_layout(entry.layout).data_objects(entry)) == 1:  # of several, check_rest has asked for each
+        _check_length(store, entry.key, check.listed_bytes, entry.size_bytes)
     if index is not None and _comparable(index) != _comparable(scan.index):
         yield _finding(check, Kind.INDEX, entry.index_place, "undamaged, but not the index of these data")
     for each in check.entries:
@@ -161,6 +170,23 @@ def _contradictions(entry: Entry, scan: RunScan, index: RunIndex | None) -> Iter
     if index is not None and not entry.is_cut:  # else the transactions that were open before it are unknown
         facts += [("aborted transactions", entry.aborted, len(scan.aborted)), ("open transaction", entry.open_from, scan.open_from)]
     yield from (f"{what} {found}, the manifest says {says}" for what, says, found in facts if says != found)
+
+
+def _diagnoses(store: ObjectStore, check: Check, error: HeadwaterError, *, whole: Kind) -> Iterator[Finding]:
+    """`_diagnosis` for a run's data; where several objects hold it, for each that is missing or of another length."""
+    entry = check.entry
+    objects = open_layout(entry.layout).data_objects(entry)
+    if len(objects) == 1:
+        yield _diagnosis(store, check, entry.key, entry.size_bytes, entry.digest, error, whole=whole)
+        return
+    sound = True
+    for key, size_bytes in objects:
+        found = _diagnosis(store, check, key, size_bytes, "", error, whole=whole)
+        if found.kind is not whole:
+            sound = False
+            yield found
+    if sound:
+        yield _finding(check, whole, entry.key, f"{error}; it begins a run of {len(objects)} objects")
 
 
 def _diagnosis(store: ObjectStore, check: Check, key: str, size_bytes: int, digest: str, error: HeadwaterError, *, whole: Kind) -> Finding:

@@ -39,12 +39,17 @@ def test_every_metric_is_on_the_dashboard_or_deliberately_not() -> None:
         "headwater_partition_archive_lag_seconds",  # by option
         "headwater_partition_archive_lag_bytes",
         "headwater_topics_without_series",
+        "headwater_chunk_buffers",  # of topics in one layout with streaming offload
+        "headwater_chunk_buffers_bytes",
+        "headwater_chunk_uploads_failed",
         "headwater_control_role",
         "headwater_cluster_snapshots_total",  # of a cluster in which nothing changes there are none
         "headwater_cluster_snapshot_failures_total",
         "headwater_cluster_snapshot_number",
-        "headwater_cluster_snapshot_timestamp_seconds",
         "headwater_cluster_unknown_records",
+        "headwater_drill_last_end_timestamp_seconds",  # of the last one; the panel has the last that passed
+        "headwater_drill_last_outcome",
+        "headwater_drill_last_compared_bytes",
         "process_virtual_memory_bytes",
         "process_start_time_seconds",
         "process_max_fds",

@@ -1,6 +1,7 @@
 """What /metrics says, and that docs/metrics.md says it too."""
 
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
 
@@ -17,10 +18,15 @@ from headwater.admin.health import Health
 from headwater.admin.metrics import STATES, Metrics, MetricSources
 from headwater.admin.operations import KEPT_S, OTHER, VERBS, Operations, new_operation_id
 from headwater.admin.status_board import BoardEntry, StatusBoard
+from headwater.drill.drill_report import DrillOutcome
+from headwater.drill.report_store import LastDrill
 from headwater.gateway.apis import Api
 from headwater.gateway.gateway_meter import GatewayMeter
 from headwater_core.control.supervisor import ControlHealth
 from headwater_core.errors import CorruptData, DiskFull, HeadwaterError, TransientError
+from headwater_core.layouts.chunks.flush_plan import FlushLimits
+from headwater_core.layouts.chunks.upload_pool import UploadPool
+from headwater_core.layouts.streaming import OffloadBudget
 from headwater_core.objectstore.store_meter import OPERATIONS, StoreMeter
 from headwater_core.partition import TopicPartition
 from hydration.archive.hydrator import Hydrator
@@ -32,6 +38,7 @@ from tests.test_layers import ROOT
 
 OPEN = "application/openmetrics-text; version=1.0.0"
 
+A_DRILL = LastDrill(id="d", outcome=DrillOutcome.FAILED, ended_ms=9000, passed_ms=5000, size_bytes=70, report="r")
 A_SNAPSHOT = ListedSnapshot(number=7, end_offset=1, end_epoch=1, uid="a" * 32, taken_ms=5_000, size_bytes=1, unknown=3)
 
 
@@ -54,10 +61,10 @@ class Stage:
         failures: dict[TopicPartition, HeadwaterError] | None = None,
         is_scrubbed: bool = True,
     ) -> None:
-        self.clock = ManualClock()
+        self.clock, self.buffer = ManualClock(), OffloadBudget(1000)
         self.store, self.gateway = StoreMeter(self.clock), GatewayMeter()
         cache = SimpleNamespace(used_bytes=10, limit_bytes=100, evicted=3, bypassed=1)
-        self.counters = ReadCounters()
+        self.counters, self.pool = ReadCounters(), UploadPool()
         self.operations = Operations(self.clock, new_operation_id)
         for verb in (
             ("verify", "recover") if is_scrubbed else ()
@@ -73,9 +80,12 @@ class Stage:
             operations=self.operations.tally,
             board=cast(StatusBoard, Board(self.clock, *statuses)),
             load=lambda: SchedulerLoad(2, 7),
+            pool=self.pool,
             failure=lambda place: (failures or {}).get(place),
             partitions=partitions,
             snapshots=lambda: SnapshotTally(2, 1, A_SNAPSHOT),
+            buffer=self.buffer,
+            drill=lambda: A_DRILL,
         )
         self.metrics = Metrics(sources, self.clock.monotonic_s)
 
@@ -140,6 +150,23 @@ def test_the_worst_lag_is_over_all_and_a_topics_over_its_own_partitions() -> Non
     assert stage.value("headwater_partition_archive_lag_bytes", topic="orders", partition="1") == 7
 
 
+def test_what_is_not_followed_of_the_settings_of_offload_is_counted_where_it_is_archived() -> None:
+    late, full = "offload_after is not below retention.ms", "the offload buffer is full"
+    stage = Stage(
+        replace(a_status("orders", 0), trigger_trouble=late),
+        replace(a_status("orders", 1, state="standby"), trigger_trouble=late),
+        replace(a_status("cooks", 0), stream_trouble=full),
+        replace(a_status("cooks", 1), stream_trouble=full, trigger_trouble=late),
+        a_status("cooks", 2),
+    )
+    assert stage.value("headwater_trigger_not_applied_partitions") == 2
+    assert stage.value("headwater_offload_buffer_full_partitions") == 2
+    assert stage.buffer.take(300)
+    assert stage.value("headwater_offload_buffer_bytes") == 300
+    stage.buffer.bytes_max = 2000
+    assert stage.value("headwater_offload_buffer_limit_bytes") == 2000
+
+
 def test_a_lag_that_is_not_known_is_none_and_no_other_partition_hides_it() -> None:
     unknown = [a_status("orders", number, state="unknown", lag_bytes=None, lag_s=None) for number in range(3)]
     names = {each.name for each in Stage(*unknown).samples()}
@@ -175,6 +202,16 @@ def test_the_log_directories_as_a_whole_count_as_one_partition_that_is_stalled(e
     stage = Stage(a_status("orders", 0), failures={LOG_DIRS: error})
     assert stage.value("headwater_stalled_partitions", reason="disk_full") == counted
     assert stage.value("headwater_stalled_partitions", reason="other") == 0
+
+
+def test_what_has_gathered_to_become_chunks() -> None:
+    stage = Stage()
+    share = stage.pool.share(FlushLimits(100, 100), lambda: 0)
+    stage.pool.set_gathered(share, 70)
+    stage.pool.set_failed(share, is_failed=True)
+    assert stage.value("headwater_chunk_buffers") == 1
+    assert stage.value("headwater_chunk_buffers_bytes") == 70
+    assert stage.value("headwater_chunk_uploads_failed") == 1
 
 
 def test_calls_requests_and_checks() -> None:
@@ -324,3 +361,12 @@ def test_labels_are_bounded_by_the_program_and_the_topics() -> None:
     assert values["api"] == {each.name.lower() for each in Api}
     assert values["topic"] == {"orders"}
     assert values["verb"] == {*VERBS, OTHER}
+
+
+def test_the_last_drill_and_when_one_passed() -> None:
+    stage = Stage()
+    assert stage.value("headwater_drill_last_end_timestamp_seconds") == 9
+    assert stage.value("headwater_drill_last_pass_timestamp_seconds") == 5
+    assert stage.value("headwater_drill_last_compared_bytes") == 70
+    outcomes = {each: stage.value("headwater_drill_last_outcome", outcome=each.name.lower()) for each in DrillOutcome}
+    assert [each for each, value in outcomes.items() if value] == [DrillOutcome.FAILED]

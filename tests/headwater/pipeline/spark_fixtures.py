@@ -79,9 +79,9 @@ def spark(spark_context: SparkSession) -> SparkSession:
 
 
 @functools.cache
-def archived(name: str) -> str:
+def archived(name: str, layout: str = "segment") -> str:
     """The URL of an archive of one of the real log directories, made once per process. Shared: do not change it."""
-    root = Path(tempfile.mkdtemp(prefix=f"headwater-archive-{name}-"))
+    root = Path(tempfile.mkdtemp(prefix=f"headwater-archive-{name}-{layout}-"))
     atexit.register(shutil.rmtree, root, ignore_errors=True)
-    archive(unpack(name), DirectoryStore(root))
+    archive(unpack(name), DirectoryStore(root), layout=layout)
     return root.as_uri()

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from archival.plan.policy import ChunkCommits, Policy, StreamLimits
 from headwater.pipeline.runner import Threads
 from headwater.pipeline.scan.buffers import PIECE_BYTES
 from headwater.pipeline.scrub.findings import Kind
@@ -24,20 +25,25 @@ from headwater.pipeline.scrub.inventory import Inventory, Place, take_partition_
 from headwater.pipeline.scrub.scrub_state import ScrubState
 from headwater.pipeline.scrub.scrubber import GRACE_MS, MILESTONES, Report, Sample, Scrubber, ScrubScope
 from headwater_core.errors import NotFound, NothingExamined, Partial, TransientError, UsageError, VerificationFailed
+from headwater_core.layouts.chunks import Variant
+from headwater_core.layouts.chunks.chunk_handle import CommitLimits
+from headwater_core.layouts.chunks.chunks_layout import ChunksLayout
 from headwater_core.objectstore.digest import digest_of
 from headwater_core.segments.runindex import decode_index, encode_index
-from manifests import keys
+from manifests import chunk_keys, keys
 from manifests.entry import Entry
 from manifests.head import Head, encode_head
 from manifests.page import page_key
 from manifests.repository import ManifestRepository
 from manifests.topic_survey import survey_topics
+from tests.archival.builders import Agent, Directory
 from tests.archival.test_lineage_brigade import ORDERS, archive_nodes
 from tests.headwater.pipeline.bucket import OLD_MS, Bucket, Crash, Crashing, a_bucket
 from tests.headwater_core.manual_clock import ManualClock
 from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.headwater_core.objectstore.meter import MeteredStore
 from tests.headwater_core.objectstore.volatile_disk import VolatileDisk
+from tests.headwater_core.segments.builders import a_segment
 from tests.manifests.builders import PARTITION, a_head, an_entry
 from tests.manifests.trees import Pages, grown
 
@@ -548,3 +554,30 @@ def test_a_damaged_page_hides_no_other_fault_of_its_head() -> None:
     assert kinds() == [Kind.EPOCHS]
     pages.store.delete(page_key(PARTITION, tree.references[0]))
     assert kinds() == [Kind.PAGE, Kind.EPOCHS]
+
+
+@pytest.mark.parametrize("variant", list(Variant))
+def test_chunks_of_an_open_segment_are_no_orphans(variant: Variant, tmp_path: Path) -> None:
+    clock = ManualClock()
+    agent = Agent(tmp_path, MemoryStore(clock), clock=clock, owned=False, offloader=ChunksLayout(variant, 500))
+    directory = Directory(tmp_path)
+    directory.segment(0)
+    directory.append(0, a_segment(0, 9))
+    directory.high_watermark(9)
+    limits = StreamLimits(1 << 20, 10**9, chunks=ChunkCommits(variant, CommitLimits(100, 500, 1), 10**9))
+    agent.run(Policy(stream=limits))
+    partition = agent.head.partition_id
+    there = {info.key for info in agent.store.list(chunk_keys.CHUNKS)}
+    assert agent.head.pending
+    assert there
+    place = Place(partition.topic, partition.topic_id, partition.partition)
+    queue = chunk_keys.named(min(there)).place.queue
+    inventory = Inventory(cluster_id=None, places=(place,), findings=(), size_bytes=0, queues={partition.topic_partition: (queue,)})
+
+    def extras() -> set[str]:
+        late_ms = clock.now_ms() + GRACE_MS
+        return {each.key for each in take_partition_inventory(agent.store, place, inventory, before_ms=late_ms).findings}
+
+    assert extras() == set()
+    agent.store.create(stray := f"{queue}/commitLog/seg-77/chunk-0", b"x")
+    assert extras() == {stray}

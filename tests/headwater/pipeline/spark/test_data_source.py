@@ -74,9 +74,14 @@ def test_the_columns_are_those_of_sparks_own_kafka_source(spark: SparkSession) -
 
 
 @pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
-@pytest.mark.parametrize("name", ["pantry", "kitchen"])
-def test_a_dataframe_is_what_the_java_consumer_got_in_every_field(spark: SparkSession, name: str, isolation: Isolation) -> None:
-    frame = load(spark, archived(name), topics="*", includeHeaders="true", isolation=isolation)
+@pytest.mark.parametrize(
+    ("name", "layout"),
+    [("pantry", "segment"), ("kitchen", "segment"), ("kitchen", "blocks"), ("kitchen", "streaming"), ("kitchen", "chunks")],
+)
+def test_a_dataframe_is_what_the_java_consumer_got_in_every_field(
+    spark: SparkSession, name: str, layout: str, isolation: Isolation
+) -> None:
+    frame = load(spark, archived(name, layout), topics="*", includeHeaders="true", isolation=isolation)
     rows = frame.withColumn("timestamp_ms", sql.unix_millis("timestamp")).orderBy("topic", "partition", "offset").collect()
     wanted = [{key: value for key, value in line.items() if key != "leader_epoch"} for line in expected(name, isolation)]
     assert wanted
