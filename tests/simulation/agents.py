@@ -21,13 +21,16 @@ from archival.partition.source import LocalLogs, open_segment
 from archival.partition.tails import Tails
 from archival.partition.topics import TopicRecords
 from archival.plan.offload_trigger import bounded
-from archival.plan.policy import Policy, StreamLimits
+from archival.plan.policy import ChunkCommits, Policy, StreamLimits
 from archival.plan.replacement import SMALLER
 from archival.plan.trim import delete_to
 from headwater_core.control.control_records import Record
 from headwater_core.errors import Conflict, CorruptData, DiskFull, TransientError, Unauthorised, UnknownOutcome
 from headwater_core.layouts import Offloader, open_layout
 from headwater_core.layouts.blocks import BlocksLayout
+from headwater_core.layouts.chunks import Variant
+from headwater_core.layouts.chunks.chunk_handle import CommitLimits
+from headwater_core.layouts.chunks.chunks_layout import ChunksLayout
 from headwater_core.layouts.streaming import OffloadBudget
 from headwater_core.objectstore.store import (
     DOCUMENT_BYTES_MAX,
@@ -44,7 +47,7 @@ from headwater_core.objectstore.store import (
 from headwater_core.objectstore.store_meter import MeteredStore, StoreMeter
 from headwater_core.partition import PartitionId, TopicPartition
 from headwater_core.segments.local_log import Generation, LocalLog, LocalSegment
-from manifests import keys
+from manifests import chunk_keys, keys
 from manifests.head import Head
 from tests.headwater_core.control.local_control import LocalControl
 from tests.headwater_core.objectstore.faulty import FaultyStore
@@ -53,6 +56,7 @@ from tests.simulation.actors import Actor, Crash
 from tests.simulation.brokers import Brokers
 from tests.simulation.bucket import Violation
 from tests.simulation.requests import AnsweringBroker, LateMetadata
+from tests.simulation.triggers import due_end
 from tests.simulation.versions import Version, repository_of
 
 if TYPE_CHECKING:
@@ -63,7 +67,13 @@ _STEPS_BEFORE_MERGE = 8
 _TURNS_MAX = 2_000  # of one agent's tasks until they have ended; more, and they wait for each other
 
 
-LAYOUTS: tuple[Offloader, ...] = (open_layout("segment"), BlocksLayout(block_bytes=400))  # a batch or three in each block
+LAYOUTS: tuple[Offloader, ...] = (
+    open_layout("segment"),
+    BlocksLayout(block_bytes=400),  # a batch or three in each block
+    ChunksLayout(segment_bytes=1_500),  # a chunk or three in each segment
+    ChunksLayout(Variant.FIXED, 300, senders=1),  # in the agent's own thread: only that one is paused and killed
+)
+CHUNKS = tuple(each for each in LAYOUTS if isinstance(each, ChunksLayout))
 
 
 class Agent:
@@ -95,8 +105,12 @@ class Agent:
         self._topics = TopicRecords(self.repository, world.describe)
         self._announcer = LateAnnouncer(world.control, world.clock)
         self.archivers: dict[PartitionId, PartitionArchiver] = {}
-        self._layout = world.layouts.choice(LAYOUTS) if world.theme.layouts else open_layout("segment")
-        world.result.seen[f"an agent starts with layout {self._layout.name}"] += 1
+        self.budget = OffloadBudget(world.random.choice((256, 1 << 20)) if world.theme.streams else 1 << 20)
+        self._layout = open_layout("segment")
+        if world.theme.layouts or world.theme.chunks:
+            self._layout = world.layouts.choice(LAYOUTS if world.theme.layouts else CHUNKS)
+        variant = f", {self._layout.variant.value}" if isinstance(self._layout, ChunksLayout) else ""
+        world.result.seen[f"an agent starts with layout {self._layout.name}{variant}"] += 1
         sightings = Sightings(world.root / f"{self.name}-sightings", world.clock)
         self._collector = Collector(store=self.paused_store, sightings=sightings, clock=world.clock, writer=self.name)
         self._merged_to: int | None = None
@@ -122,7 +136,7 @@ class Agent:
                 new_uid=self.world.id,
                 open_segment=self._open,
                 runs_max=3 if self.world.result.seed % 4 == 0 else 1,
-                budget=OffloadBudget(self.world.random.choice((256, 1 << 20)) if self.world.theme.streams else 1 << 20),
+                budget=self.budget,
             )
             self.archivers[partition] = WatchedArchiver(partition, equipment, self._layout)
         return self.archivers[partition]
@@ -167,7 +181,11 @@ class Agent:
         if not self.world.streams:
             return None
         age_ms = 2**40 if tail_after_ms is None else tail_after_ms
-        return StreamLimits(self.world.random.choice((300, 1_500, 6_000)), age_ms, completes=tail_after_ms == 0)
+        chunks = None
+        if isinstance(self._layout, ChunksLayout):
+            limits = CommitLimits(self.world.random.choice((200, 700)), 300, 1)
+            chunks = ChunkCommits(self._layout.variant, limits, self.world.random.choice((0, 10_000)))
+        return StreamLimits(self.world.random.choice((300, 1_500, 6_000)), age_ms, completes=tail_after_ms == 0, chunks=chunks)
 
     def step(self, archiver: PartitionArchiver, policy: Policy) -> str:
         if self.world.theme.pauses:
@@ -192,10 +210,12 @@ class Agent:
 
     def _step_by_triggers(self, archiver: PartitionArchiver, policy: Policy) -> Outcome:
         log = self.logs.look(self.world.brokers.partition.topic_partition)
-        now_ms, triggers = self.world.clock.now_ms(), policy.triggers
-        outcome = archiver.step(bounded(policy, log, now_ms), log)
+        now_ms, triggers, was_open = self.world.clock.now_ms(), policy.triggers, archiver.open_stream
         assert triggers is not None
-        self.world.triggers.check(log, triggers, now_ms, outcome, archiver.head.next_offset if archiver.head else None)
+        due = due_end(log, triggers, now_ms)
+        outcome = archiver.step(bounded(policy, log, now_ms), log)
+        next_offset = archiver.head.next_offset if archiver.head else None
+        self.world.triggers.check(log, triggers, due, outcome, next_offset, was_open.next_offset if was_open is not None else 0)
         return outcome
 
     def release(self) -> str:
@@ -234,6 +254,7 @@ class Agent:
             return f"nothing is merged {outcome.reason}"
         self.status.committed(archiver.head)
         world.result.seen["outcome merged"] += 1
+        world.result.seen["chunks become one object"] += outcome.merged.layout == "chunks"
         world.result.seen["a cut entry is merged"] += any(entry.is_cut for entry in outcome.group)
         world.result.seen["entries of two epochs are merged"] += len(outcome.merged.epochs) > 1
         world.result.seen["merged from local bytes"] += outcome.local_bytes > 0
@@ -268,6 +289,7 @@ class Agent:
         kept_from = self.logs.look(world.brokers.partition.topic_partition).start_offset if world.trims_released else None
         prefixes = [keys.data_prefix(world.brokers.partition)] if world.theme.layouts else []
         prefixes += [keys.STREAM] if world.theme.streams else []
+        prefixes += [chunk_keys.CHUNKS] if world.theme.layouts or world.theme.chunks else []
         uploads = [each for prefix in prefixes for each in self.paused_store.unfinished(prefix)]
         done = self._collector.collect(self.archiver(), settings, border=border, kept_from=kept_from, uploads=uploads)
         world.result.seen["unfinished uploads are aborted"] += bool(done.aborted)

@@ -12,6 +12,7 @@ Of transactions a broker knows what its own log has shown it since that began, a
 
 import os
 import shutil
+import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -156,14 +157,17 @@ class Brokers:
         alone: bool = False,
         delete_retention_ms: int = 86_400_000,
         side_files: bool = False,
+        dated: bool = False,
     ) -> None:
         """
         named  False: no metadata log shows who leads
         alone  there is no follower
         side_files  they keep snapshots of producers and lists of aborted transactions, as Kafka does, and there is a recovery point
+        dated  and for sealed segments when the newest record was written, which a copy keeps: its file is newer
         """
         self.root, self.random, self.clock, self.compacted, self.named, self.alone = root, random, clock, compacted, named, alone
-        self.delete_retention_ms, self._keeps_side_files = delete_retention_ms, side_files
+        self.delete_retention_ms, self._keeps_side_files, self._dated = delete_retention_ms, side_files, dated
+        self._written_ms: dict[tuple[str, int, int], int] = {}  # by topic id, base and epoch
         self.incarnation = 0
         self.eligible = False  # while there is no leader: were the in-sync replicas made eligible leader replicas?
         self.removed_to = 0  # no broker of this incarnation has removed anything at or above by itself
@@ -300,6 +304,7 @@ class Brokers:
 
     def _learn(self, batch: Batch) -> Batch:
         self.known[self.partition.topic_id].setdefault((batch.base, batch.epoch), set()).add(batch.data)
+        self._written_ms.setdefault((self.partition.topic_id, batch.base, batch.epoch), self.clock.now_ms())
         return batch
 
     def roll(self, replica: Replica) -> str | None:
@@ -416,6 +421,15 @@ class Brokers:
             self._lead()
         return f"broker {replica.node} comes back with an EMPTY DISK{'' if replica.lead is None else f', leading epoch {self.epoch}'}"
 
+    def move(self, replica: Replica) -> str | None:
+        """A replica is copied to another disk: its records are as old as they were, and its files are new."""
+        if replica.cleaning is not None:
+            return None
+        for segment in replica.segments:
+            if segment.path.exists() and segment.path not in replica.damaged:
+                self._touch(segment.path)
+        return f"broker {replica.node} has its log on another disk"
+
     def write_checkpoint(self) -> str | None:
         for replica in self.replicas:
             replica.checkpoint, replica.start_checkpoint = replica.hw, replica.start
@@ -514,6 +528,21 @@ class Brokers:
         replica.side_files = kept
         flushed = f"0\n1\n{TOPIC} 0 {replica.segments[-1].base}\n"
         (replica.directory.parent / RECOVERY_POINTS).write_text(flushed)
+
+    def keep_time_indexes(self, replica: Replica) -> None:
+        """The last entry of each is all that there is: the newest time of the segment, and its last offset."""
+        if not self._dated:
+            return
+        kept = dict[Path, bytes]()
+        for segment in replica.segments[:-1]:
+            if segment.batches:
+                newest_ms = max(self._written_ms[self.partition.topic_id, batch.base, batch.epoch] for batch in segment.batches)
+                content = struct.pack(">qi", newest_ms, segment.batches[-1].last - segment.base)
+                kept[segment.path.with_suffix(".timeindex")] = content
+        for path in set(replica.directory.glob("*.timeindex")) - kept.keys():
+            path.unlink()
+        for path, content in kept.items():
+            path.write_bytes(content)
 
     def _move_start(self, replica: Replica, start: int) -> None:
         replica.start = max(replica.start, start)

@@ -9,13 +9,15 @@ from archival.config import ArchivalConfig
 from headwater_core.clock import Clock
 from headwater_core.control.state import ControlState
 from headwater_core.errors import CorruptData, HeadwaterError, NotFound
+from headwater_core.layouts import open_layout
+from headwater_core.objectstore.digest import Digest, value_of
 from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, NO_METADATA, ObjectInfo
 from headwater_core.partition import PartitionId
 from headwater_core.segments.batches import read_batch_header
 from headwater_core.segments.markers import ABORT, read_marker
 from headwater_core.segments.records import decode_batch
 from headwater_core.segments.transactions import Transactions
-from manifests import keys
+from manifests import chunk_keys, keys
 from manifests.archivedrun import ArchivedRun
 from manifests.entry import Entry, EpochOffset
 from manifests.entry_tree import EntryBag
@@ -27,6 +29,7 @@ from manifests.repository import ManifestRepository
 from manifests.topic import decode_current
 from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.simulation.brokers import Batch, Brokers, Place, Replica, Row, table_of
+from tests.simulation.segments import Segments
 from tests.simulation.versions import Version
 
 
@@ -119,6 +122,7 @@ class Checks:
         self.limits = limits
         self.deepest = 0  # how many levels of pages a head has had
         self.carried_over = False  # has there been a head of format 1 before one of format 2?
+        self.segments = Segments(store)
         self._just_now = JustNow(store)
         self._pages = PageStore(self._just_now, lambda: "", lambda partition, ref: True)
         self._known_pages: dict[PartitionId, set[str]] = {}
@@ -139,6 +143,10 @@ class Checks:
         written, self._store.heads = self._store.heads, []
         for topic_id, raw in written:
             self._look(PartitionId(partition.cluster_id, topic_id, 0, partition.topic), raw)
+        for topic_id in {topic_id for topic_id, _ in written}:
+            head = self.heads[PartitionId(partition.cluster_id, topic_id, 0, partition.topic)]
+            if wrong := self.segments.look(partition.topic_partition, head):
+                raise Violation(f"I2 {wrong}")
         self._collected()
         self._released(partition)
 
@@ -218,7 +226,7 @@ class Checks:
         listed = {entry.uid for entry in (*before.entries, *before.superseded)}
         pending = {each.uid for each in before.pending if each.is_assigned}
         for entry in head.entries:
-            if entry.gap or entry.uid in listed or entry.uid in pending:
+            if entry.gap or entry.uid in listed or entry.uid in pending or _segment(entry) in pending:
                 continue
             if entry.fence != head.fence:
                 raise Violation("I8 a commit adds an object of another fence")
@@ -257,7 +265,7 @@ class Checks:
                 raise Violation(f"I3 {key} was deleted {age_s} s after a head listed it")
 
     def _keys(self, head: Head) -> set[str]:
-        found = {key for entry in (*head.entries, *head.superseded) for key in (entry.key, entry.index_key) if key}
+        found = {key for entry in (*head.entries, *head.superseded) for key in (*objects_of(entry), entry.index_key) if key}
         return found | {page_key(head.partition_id, ref) for bag in (head.entries, head.superseded) for ref in references_below(bag)}
 
     def _left(self, before: Head | None, head: Head) -> None:
@@ -291,11 +299,17 @@ class Checks:
         if entry.gap:
             return
         try:
-            data, index = self._just_now.stat(entry.key), self._just_now.stat(entry.index_place)
+            objects = [(self._just_now.stat(key), size_bytes) for key, size_bytes in open_layout(entry.layout).data_objects(entry)]
+            index = self._just_now.stat(entry.index_place)
         except NotFound as error:
             raise Violation(f"I2 the head names {error}, which is not there") from None
         as_listed = (entry.index_bytes, entry.index_digest) if entry.index_key else (entry.size_bytes, entry.digest)
-        if (data.size_bytes, data.digest) != (entry.size_bytes, entry.digest) or (index.size_bytes, index.digest) != as_listed:
+        digest = Digest()
+        for data, _ in objects:
+            assert data.digest is not None
+            digest.append(value_of(data.digest), data.size_bytes)
+        is_whole = digest.text() == entry.digest and all(data.size_bytes == size_bytes for data, size_bytes in objects)
+        if not is_whole or (index.size_bytes, index.digest) != as_listed:
             raise Violation(f"I2 {entry.key} is not as the head has it")
         known = self._brokers.known[partition.topic_id]
         for batch in self.stored(entry):
@@ -511,3 +525,14 @@ def _aborts(data: bytes) -> bool:
 
 def rest_of(replica: Replica) -> str:
     return f"[{replica.start}..{replica.end}) hw {replica.hw} on disk from {replica.segments[0].base}"
+
+
+def _segment(entry: Entry) -> str:
+    """What a list of what is pending calls the segment of a chunk; "" for what is none."""
+    name = chunk_keys.parse(entry.key)
+    return "" if name is None else chunk_keys.segment_uid(name.place)
+
+
+def objects_of(entry: Entry) -> list[str]:
+    """The keys of what holds its run; none for a gap."""
+    return [] if entry.gap else [key for key, _ in open_layout(entry.layout).data_objects(entry)]

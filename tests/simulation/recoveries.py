@@ -7,7 +7,8 @@ head listed, byte for byte, and no head from before it began (I17); nothing else
 """
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import dropwhile
 from pathlib import Path
@@ -22,7 +23,7 @@ from headwater_core.segments.markers import ABORT, read_marker
 from headwater_core.segments.transactions import Transactions
 from manifests.entry import Entry
 from manifests.repository import ManifestRepository
-from recovery.recovery_plan import Options, PartitionPlan
+from recovery.recovery_plan import Mode, Options, PartitionPlan
 from recovery.runs import segment_name
 from recovery.target import read_mark
 from tests.headwater_core.objectstore.faulty import BAD_NETWORK, NO_FAULTS, FaultyStore
@@ -40,17 +41,28 @@ if TYPE_CHECKING:
 _HOW: tuple[Literal["abort", "keep", "cut"], ...] = ("abort", "abort", "keep", "cut")
 
 
+_MODES: tuple[Mode, ...] = ("full", "full", "partial", "instant")
+
+
 _KEPT_MAX = 30  # turns for which a plan, or an unfinished recovery, may lie there
 
 
 class InlinePool(Inline):
-    """A pool of threads without threads: so pauses are the recovery's."""
+    """A pool of threads without threads: so pauses are those of the task that has it, and a crash ends it."""
 
     def __enter__(self) -> "InlinePool":
         return self
 
     def __exit__(self, *_: object) -> None:
         pass
+
+    def submit(self, work: Any, *arguments: object, **_: object) -> Future[Any]:
+        done: Future[Any] = Future()
+        try:
+            done.set_result(work(*arguments))
+        except Exception as error:
+            done.set_exception(error)
+        return done
 
     def map(self, work: Callable[..., Any], *arguments: Iterable[Any]) -> Iterator[Any]:
         return iter([work(*each) for each in zip(*arguments, strict=False)])
@@ -94,8 +106,17 @@ class Recoverer:
     def _begin_anew(self) -> None:
         shutil.rmtree(self._into, ignore_errors=True)
         self._number += 1
-        self._options = Options(partitions=1, open_transactions=self.random.choice(_HOW))
+        self._options = self._some_options()
         self._is_begun = self._is_finished = False
+
+    def _some_options(self) -> Options:
+        how = self.random.choice(_HOW)
+        random = Random(f"mode {self._world.result.seed} {self._number}")
+        mode = random.choice(_MODES)
+        if mode == "full" or how == "cut":
+            return Options(partitions=1, open_transactions=how)
+        keep_bytes = random.randrange(1, 4000) if mode == "partial" else None
+        return Options(partitions=1, open_transactions=how, mode=mode, keep_bytes=keep_bytes)
 
     @property
     def _into(self) -> Path:
@@ -212,7 +233,11 @@ class Recoverer:
 
     def _compare(self, planned: PartitionPlan, listed: Listed) -> None:
         """The directory, as a broker will find it, and what was archived."""
-        kept, found = listed.kept, self._written(planned)
+        found = self._written(planned)
+        kept: Sequence[Entry] = listed.kept
+        if planned.left is not None:
+            self._saw(f"a recovery is {self._options.mode}")
+            kept = self._wanted_of(kept)
         wanted = [batch.data for entry in kept for batch in self._world.checks.stored(entry)]
         if self._options.open_transactions == "cut":
             if found.archived != wanted[: len(found.archived)]:
@@ -229,7 +254,17 @@ class Recoverer:
             raise Violation(f"I17 a recovered log starts at {log.start_offset}, the archive at {start}")
         if log.high_watermark != planned.log_end or (planned.log_end < listed.next_offset and self._options.open_transactions != "cut"):
             raise Violation(f"I17 a recovered log ends at {log.high_watermark}, the archive at {listed.next_offset}")
-        self._check_transactions(planned, found, is_whole=not listed.start_offset and not any(entry.gap for entry in kept))
+        is_whole = planned.left is None and not listed.start_offset and not any(entry.gap for entry in kept)
+        self._check_transactions(planned, found, is_whole=is_whole)
+
+    def _wanted_of(self, kept: Sequence[Entry]) -> Sequence[Entry]:
+        """The newest runs that hold as many bytes as were requested, and no more runs."""
+        wanted: list[Entry] = []
+        for entry in reversed(kept):
+            if sum(each.live_bytes for each in wanted) >= (self._options.keep_bytes or 0):
+                break
+            wanted.append(entry)
+        return list(dropwhile(lambda entry: entry.gap, reversed(wanted)))
 
     def _written(self, planned: PartitionPlan) -> Written:
         own = {segment_name(each.base_offset) for each in planned.written}

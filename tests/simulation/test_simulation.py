@@ -169,7 +169,7 @@ def test_saving_space_violates_no_invariant(theme: str) -> None:
     assert seen["space is saved"] or theme != "shrinks"
 
 
-@pytest.mark.parametrize("theme", ["layouts", "layouts of keys"])
+@pytest.mark.parametrize("theme", ["layouts", "layouts again", "layouts of keys"])
 def test_a_partition_of_several_layouts_is_one_log(theme: str) -> None:
     seen = Counter[str]()
     for seed in range(30):
@@ -177,9 +177,31 @@ def test_a_partition_of_several_layouts_is_one_log(theme: str) -> None:
         how = f"python -m tests.simulation --seeds 1 --first {seed} --theme '{theme}'"
         assert not result.violation, "\n".join([*result.trace, how, result.violation])
         seen += result.seen
-    for witness in ("an agent starts with layout blocks", "an agent starts with layout segment", "crash"):
-        assert seen[witness]
+    for layout in ("segment", "blocks", "chunks, append", "chunks, fixed"):
+        assert seen[f"an agent starts with layout {layout}"]
+    assert seen["crash"]
+    assert seen["chunks become one object"] or theme != "layouts"
     assert seen["a collection meets unfinished uploads"] or theme != "layouts"  # left by crashes between two parts of an object
+
+
+@pytest.mark.parametrize("theme", ["chunks", "chunks of two", "chunks of names"])
+def test_segments_of_chunks_are_found_by_a_listing_in_every_state(theme: str) -> None:
+    """A lost chunk needs several senders here, a broken consolidation other bytes than were written, and a new segment has no objects."""
+    seen = Counter[str]()
+    for seed in range(25):
+        result = run_seed(seed, theme=theme)
+        how = f"python -m tests.simulation --seeds 1 --first {seed} --theme '{theme}'"
+        assert not result.violation, "\n".join([*result.trace, how, result.violation])
+        seen += result.seen
+    states = ("open",) if theme == "chunks of two" else ("open", "consolidation pending", "done", "delete pending")
+    for witness in (
+        *(f"a segment is {state}" for state in states),
+        "two writers' segments",
+        "two agents are at work",
+        "several claims",
+        "crash",
+    ):
+        assert seen[witness], witness
 
 
 @pytest.mark.parametrize("theme", ["streams", "streamed branches", "streamed runs"])
@@ -199,6 +221,44 @@ def test_what_is_written_while_it_fills_is_listed_once_and_whole(theme: str) -> 
         "crash",
     ):
         assert seen[witness], witness
+
+
+@pytest.mark.parametrize("theme", ["streamed chunks", "streamed chunk branches"])
+def test_chunks_that_are_written_while_a_segment_fills_are_listed_once_and_whole(theme: str) -> None:
+    seen = Counter[str]()
+    for seed in range(15):
+        result = run_seed(seed, theme=theme)
+        how = f"python -m tests.simulation --seeds 1 --first {seed} --theme '{theme}'"
+        assert not result.violation, "\n".join([*result.trace, how, result.violation])
+        seen += result.seen
+    for witness in (
+        "an agent starts with layout chunks, append",
+        "an agent starts with layout chunks, fixed",
+        "stream.closed",
+        "outcome assigned",
+        "a name has failed",
+        "a segment of several chunks",
+        "crash",
+    ):
+        assert seen[witness], witness
+
+
+@pytest.mark.xdist_group("seeds")
+@pytest.mark.parametrize(
+    ("theme", "witnesses"),
+    [
+        ("streamed damage", ("damage is noticed: CorruptData", "an object that was written while it filled")),
+        ("streamed triggers", ("a trigger lets an object go", "a trigger holds a segment back", "a trigger is not applied")),
+    ],
+)
+def test_damage_and_triggers_beside_streams_violate_no_invariant(theme: str, witnesses: tuple[str, ...]) -> None:
+    seen = Counter[str]()
+    for seed in range(30):
+        result = run_seed(seed, theme=theme)
+        how = f"python -m tests.simulation --seeds 1 --first {seed} --theme '{theme}'"
+        assert not result.violation, "\n".join([*result.trace, how, result.violation])
+        seen += result.seen
+    assert not [witness for witness in witnesses if not seen[witness]]
 
 
 @pytest.mark.xdist_group("seeds")

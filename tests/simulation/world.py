@@ -12,13 +12,14 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from typing import cast
 from unittest.mock import patch
 
 import structlog
 
 import archival.broker.broker_logs
 import archival.partition.archiver
-import archival.partition.segment_stream
+import archival.partition.stream_writers
 import archival.partition.topics
 import archival.plan.merge_plan
 import headwater.admin.status_board
@@ -39,6 +40,9 @@ from headwater_core.errors import (
     UnrelatedLog,
     UnsupportedFormat,
 )
+from headwater_core.layouts import open_layout
+from headwater_core.layouts.chunks import chunk_segment, chunks_layout
+from headwater_core.layouts.chunks.chunks_layout import ChunksLayout
 from headwater_core.objectstore.store_meter import StoreMeter
 from headwater_core.partition import PartitionId
 from manifests.page_limits import LIMITS
@@ -85,6 +89,7 @@ class Theme:
     triggers   sealed segments wait for triggers, which are changed, and so is the brokers' retention
     layouts    each start of an agent draws how it lays out what it archives
     streams    what is committed is archived while it is written, on and off
+    chunks     each start of an agent draws a variant of the layout of that name
     actions    how many there are
     """
 
@@ -118,6 +123,7 @@ class Theme:
     triggers: bool = False
     layouts: bool = False
     streams: bool = False
+    chunks: bool = False
     actions: int = ACTIONS
 
 
@@ -172,14 +178,57 @@ THEMES = {
     "layouts": Theme(
         layouts=True, merges=1.5, collects=1, actions=300, elections=1.5, releases=2, rolls=5, follows=1, retention=0.3, unnamed=0, days=0.3
     ),
+    "layouts again": Theme(
+        layouts=True,
+        recreation=0.6,
+        merges=1.5,
+        collects=2,
+        actions=250,
+        elections=1,
+        releases=2,
+        rolls=5,
+        follows=1,
+        retention=0.3,
+        days=0.3,
+    ),
     "layouts of keys": Theme(
         layouts=True, actions=250, compacted=1, forgets=True, branches=0.5, elections=0.5, follows=1, rolls=3, retention=0.1, vacancies=0
     ),
+    "chunks": Theme(
+        chunks=True, merges=1.5, collects=2, actions=300, elections=1.5, releases=2, rolls=5, retention=0.3, unnamed=0, days=0.5
+    ),
+    "chunks of two": Theme(
+        chunks=True, merges=1, collects=1, actions=250, elections=4, follows=2, rolls=5, pairs=0.6, slow=0.15, vacancies=0.02
+    ),
+    "chunks of names": Theme(chunks=True, merges=1, collects=2, actions=250, recreation=1, rolls=4, days=0.5, trims=True),
     "streams": Theme(streams=True, collects=2, actions=250, elections=0.6, releases=2, rolls=4, follows=2, retention=0.3, unnamed=0),
     "streamed branches": Theme(
         streams=True, merges=0.5, trims=True, collects=1.5, actions=250, elections=2, releases=2, rolls=3, follows=0.7, pairs=0.4
     ),
+    "streamed damage": Theme(streams=True, damage=1, collects=1, elections=0.5, rolls=4, follows=2, unnamed=0),
+    "streamed triggers": Theme(
+        streams=True, triggers=True, collects=1, actions=250, elections=0.8, retention=0.3, rolls=5, follows=3, pairs=0, unnamed=0
+    ),
     "streamed runs": Theme(streams=True, layouts=True, merges=1.5, days=0.3, actions=250, elections=0.8, rolls=5, follows=1.5, unnamed=0),
+    "streamed chunks": Theme(
+        streams=True, chunks=True, collects=2, merges=0.5, actions=250, elections=0.6, releases=2, rolls=4, follows=2, unnamed=0
+    ),
+    "streamed chunks in trouble": Theme(
+        streams=True,
+        chunks=True,
+        collects=2,
+        merges=0.5,
+        actions=250,
+        elections=0.6,
+        releases=2,
+        rolls=4,
+        follows=2,
+        trouble=0.05,
+        unnamed=0,
+    ),
+    "streamed chunk branches": Theme(
+        streams=True, chunks=True, trims=True, collects=1.5, actions=250, elections=2, rolls=3, follows=0.7, pairs=0.4
+    ),
     "forgotten": Theme(compacted=1, forgets=True, branches=1, elections=0.5, follows=0.5, rolls=2, retention=0.3, lazy=0.3, vacancies=0),
     "pauses": Theme(pauses=1, actions=250, elections=1.5, retention=2, releases=0.5, rolls=3, pairs=0, vacancies=0.05),
     "triggers": Theme(
@@ -288,6 +337,7 @@ class World:
             alone=theme_of.alone,
             delete_retention_ms=60_000 if theme_of.forgets else 86_400_000,
             side_files=Random(f"side files {result.seed}").random() < 0.5,
+            dated=theme_of.triggers,
         )
         self.inner = WatchedStore(self.clock)
         self.trouble = Trouble(self, theme_of.trouble)
@@ -308,17 +358,21 @@ class World:
         self.killing = False
         self.versions = Random(f"versions {result.seed}")
         self.layouts = Random(f"layouts {result.seed}")
-        self.triggers = TriggerWorld(Random(f"triggers {result.seed}"), self.brokers, result.seen)
+        self.triggers = TriggerWorld(Random(f"triggers {result.seed}"), self.brokers, result.seen, streams=theme_of.streams)
         self.streams = theme_of.streams
         self._patched = ExitStack()
         for module in _LOCKED:
             self._patched.enter_context(patch.object(module, "threading", YieldingLocks(self)))
         self._patched.enter_context(patch.object(archival.plan.merge_plan, "GROWTH", 2))  # more merges with fewer entries
-        self._patched.enter_context(patch.object(archival.partition.segment_stream, "PART_BYTES", 700))  # a few batches
+        self._patched.enter_context(patch.object(archival.partition.stream_writers, "PART_BYTES", 700))  # a few batches
+        halves = cast(ChunksLayout, open_layout("chunks"))._halves
+        self._patched.enter_context(patch.object(halves, "_wait_s", 0.0))  # for what a task in its turn may be getting
         self._patched.enter_context(patch.object(headwater.admin.status_board, "log", LoudLog()))
         self._patched.enter_context(patch.object(milestones, "reached", self._step_reached))
         for module in (recovery.discovery, recovery.endings, recovery.placement):
             self._patched.enter_context(patch.object(module, "ContextThreads", InlinePool))
+        for module in (chunk_segment, chunks_layout):
+            self._patched.enter_context(patch.object(module, "ThreadPoolExecutor", InlinePool))
         places = (("a", 0), ("a-stale", 0)) if theme_of.alone else (("a", 0), ("b", 1), ("a-stale", 0))
         self.agents = [Agent(self, name, beside, FaultyStore(self.inner, random, faults)) for name, beside in places]
         self.checks.beside = dict(places)
@@ -403,7 +457,7 @@ class World:
             choices.append((0.5 * theme.pauses, self.operator.pause_or_resume))
             choices += [(1, lambda agent=agent: self.operator.look(agent)) for agent in self.agents if not agent.is_busy]  # type: ignore[misc]
         if theme.triggers:
-            choices.append((0.7, self.triggers.change))
+            choices += [(0.7, self.triggers.change), (0.5, lambda: brokers.move(random.choice(brokers.replicas)))]
         if theme.damage:
             replica = random.choice(brokers.replicas)
             choices += [(theme.damage, lambda: brokers.damage(replica)), (0.5, lambda: brokers.heal(replica))]
@@ -434,6 +488,7 @@ class World:
         for replica in brokers.replicas:
             self.note(brokers.notice_release(replica))
             brokers.keep_side_files(replica)
+            brokers.keep_time_indexes(replica)
 
     def note(self, line: str | None) -> None:
         if line:
@@ -621,6 +676,8 @@ class World:
         else:
             raise Violation(f"I15 {agent.name} does not come to rest: {outcome}")
         self.checks.at_rest()
+        if agent.archiver().open_stream is None and agent.budget.used_bytes:
+            raise Violation(f"I26 the offload buffer has {agent.budget.used_bytes} bytes of nothing, and others want the room")
         agent.status.rest()
         if self.reader:
             self.reader.rest()
@@ -671,9 +728,13 @@ class World:
                 layouts = {entry.layout for entry in head.entries if not entry.gap}
                 seen["an object that was written while it filled"] += "streaming" in layouts
                 seen["such objects beside others"] += "streaming" in layouts and len(layouts) > 1
+                seen["a segment of several chunks"] += any(int(entry.context.get("chunk", 0)) > 1 for entry in head.entries)
                 seen["such an object was cut"] += any(entry.is_cut and entry.layout == "streaming" for entry in head.entries)
                 seen["a name has failed"] += any(not each.is_assigned for each in head.pending)
                 seen["a name is kept by a collection"] += any(each.is_assigned and each.fence < head.fence for each in head.pending)
+            for state, times in self.checks.segments.states.items():
+                seen[f"a segment is {state}"] = max(seen[f"a segment is {state}"], times)
+            seen["two writers' segments"] += self.checks.segments.owners > 1
             if any(entry.open_from is not None for entry in head.entries):
                 seen["a transaction is open at the end of an entry"] += 1
             if head.entries and head.last_offset + 1 == brokers.leader.hw:

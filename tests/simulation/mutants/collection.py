@@ -9,7 +9,6 @@ from unittest.mock import patch
 from msgspec.structs import replace
 
 import archival.collection.collector
-import archival.collection.orphans
 import archival.partition.archiver
 import archival.partition.branches
 import archival.partition.looks
@@ -23,8 +22,9 @@ import archival.plan.replacement
 import archival.plan.role
 import archival.plan.step_plan
 import archival.plan.trim
+import manifests.namesakes
 from archival.collection.collector import Collector
-from archival.collection.orphans import listed_uids, packed, stored_objects
+from archival.collection.orphans import stored_objects
 from archival.collection.sightings import Seen, Sightings
 from archival.known_pauses import KnownPauses
 from archival.partition.archiver import PartitionArchiver
@@ -33,6 +33,7 @@ from headwater_core.partition import PartitionId
 from manifests.entry import Entry
 from manifests.entry_tree import EntryBag
 from manifests.head import Head
+from manifests.namesakes import listed_uids, packed
 from manifests.pause_list import PauseList
 from tests.simulation.mutants.mutant import mutant, patch_in
 
@@ -65,6 +66,11 @@ def gc_reads_head_only(stack: ExitStack) -> None:
     patch_in(stack, archival.collection.collector, "listed_uids", listed)
 
 
+@mutant("gc takes a chunk that its head does not list for its own, whatever another incarnation lists", theme="layouts again", noted=5)
+def gc_of_the_name(stack: ExitStack) -> None:
+    patch_in(stack, manifests.namesakes.Namesakes, "may_have", lambda *_: False)
+
+
 @mutant("gc takes a page that it cannot read for an empty one", theme="pages", in_race=True)
 def gc_skips_unreadable(stack: ExitStack) -> None:
     def add(found: set[bytes], bag: EntryBag) -> None:
@@ -74,7 +80,7 @@ def gc_skips_unreadable(stack: ExitStack) -> None:
                 with suppress(CorruptData, TransientError):
                     add(found, EntryBag(bag.pages.read(item), bag.pages))
 
-    patch_in(stack, archival.collection.orphans, "_add_listed", add)
+    patch_in(stack, manifests.namesakes, "_add_listed", add)
 
 
 @mutant("gc does not wait for what is uploaded and not committed", theme="trims", in_race=True)

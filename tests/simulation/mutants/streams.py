@@ -4,17 +4,20 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
-import archival.collection.collector
 import archival.plan.step_plan
 from archival.partition.streams import PartitionStreams
 from archival.plan.steps import Follow, Step
 from archival.plan.stream_plan import assigned_to
+from headwater_core.errors import TransientError
+from headwater_core.layouts.chunks.chunk_map import Tile
+from headwater_core.layouts.chunks.chunk_segment import ChunkPiece, ChunkSegment, WrittenChunk
+from headwater_core.layouts.streaming import OffloadHandle
 from headwater_core.segments.local_log import LocalLog
 from manifests.head import Head
 from tests.simulation.mutants.mutant import mutant, patch_in
 
 
-@mutant("after a crash a stream goes on under the name that was assigned before", theme="streams")
+@mutant("after a crash a stream continues under the name that was assigned before", theme="streams")
 def stream_same_name(stack: ExitStack) -> None:
     patch_in(stack, PartitionStreams, "may_write", lambda self, head: assigned_to(head) is not None)
 
@@ -23,6 +26,28 @@ def stream_same_name(stack: ExitStack) -> None:
 def stream_not_pending(stack: ExitStack) -> None:
     patch_in(stack, PartitionStreams, "check", lambda self, head: None)
     patch_in(stack, PartitionStreams, "may_write", lambda self, head: True)
+
+
+@mutant("a segment of chunks counts what was sent as stored", theme="streamed chunks in trouble")
+def chunks_unconfirmed(stack: ExitStack) -> None:
+    real = ChunkSegment._write_chunk, ChunkSegment._append_chunk
+
+    def write(self: ChunkSegment, piece: ChunkPiece) -> WrittenChunk:
+        try:
+            return real[0](self, piece)
+        except TransientError:
+            return WrittenChunk(piece.held + bytes(piece.data), "", len(piece.data))
+
+    def append(self: ChunkSegment, data: memoryview) -> int:
+        at = self.end
+        try:
+            return real[1](self, data)
+        except TransientError:
+            self._tiles.append(Tile(at, len(data), self.place.chunk_key(at)))
+            return len(data)
+
+    patch_in(stack, ChunkSegment, "_write_chunk", write)
+    patch_in(stack, ChunkSegment, "_append_chunk", append)
 
 
 @mutant("a stream takes what is not committed yet", theme="streams")
@@ -34,3 +59,8 @@ def stream_above_hw(stack: ExitStack) -> None:
             yield Follow(step.first, 2**62) if isinstance(step, Follow) else step
 
     patch_in(stack, archival.plan.step_plan, "_uploads", uploads)
+
+
+@mutant("what is given up keeps its part of the offload buffer", theme="streams", noted=26)
+def stream_keeps_buffer(stack: ExitStack) -> None:
+    patch_in(stack, OffloadHandle, "abort", lambda self: self._growing.abort())

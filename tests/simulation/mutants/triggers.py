@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import archival.plan.offload_trigger
+import archival.plan.step_plan
 import tests.simulation.agents
 from archival.plan.policy import Policy
 from headwater_core.segments.local_log import LocalLog
@@ -41,3 +42,18 @@ def trigger_by_what_follows(stack: ExitStack) -> None:
         return real(log, after_ms, None if log_bytes is None else log_bytes + own, now_ms)
 
     patch_in(stack, archival.plan.offload_trigger, "_due_end", due_end)
+
+
+@mutant("a segment counts from its file's time, though its records are older", theme="triggers", noted=15)
+def trigger_by_file_time(stack: ExitStack) -> None:
+    patch_in(stack, archival.plan.offload_trigger, "counted_from_ms", lambda segment: segment.generation.modified_ns // 10**6)
+
+
+@mutant("what is streamed does not heed triggers", theme="streamed triggers")
+def trigger_unheeded_by_streams(stack: ExitStack) -> None:
+    patch_in(stack, archival.plan.step_plan, "_released_end", lambda log, first, high_watermark, *_: high_watermark)
+
+
+@mutant("what a trigger has let go stays open for its age", theme="streamed triggers")
+def trigger_keeps_open(stack: ExitStack) -> None:
+    patch_in(stack, Policy, "stream_limits", property(lambda policy: policy.stream))

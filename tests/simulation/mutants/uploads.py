@@ -12,6 +12,7 @@ import manifests.page_store
 import manifests.repository
 from archival.partition.announcer import Announcer
 from archival.partition.archiver import PartitionArchiver
+from archival.partition.run_names import RunName, UniqueNames
 from archival.partition.uploads import NewUpload, Uploads
 from headwater_core.errors import (
     AlreadyExists,
@@ -22,7 +23,6 @@ from headwater_core.errors import (
     UnknownOutcome,
 )
 from headwater_core.objectstore.store import NewObject
-from headwater_core.segments.run_scan import RunScan
 from manifests import keys
 from manifests.entry import Entry
 from manifests.head import Head, encode_head
@@ -52,19 +52,16 @@ def commit_unconfirmed(stack: ExitStack) -> None:
 
 @mutant("keys carry base, last and fence only, and a key that is taken is taken for one's own", theme="even", rare=True, noted=4)
 def key_without_uid(stack: ExitStack) -> None:
-    real = Uploads.new_entry
-
-    def new_entry(self: Uploads, base_offset: int, last_offset: int, scan: RunScan, fence: int) -> Entry:
+    def following(self: Any, last: Entry | None, base_offset: int, last_offset: int, size_bytes: int, fence: int) -> RunName:
         uid = f"{fence:032x}"
-        self._new_uid = lambda: uid
-        return real(self, base_offset, last_offset, scan, fence)
+        return RunName(keys.data(self._partition, base_offset, last_offset, fence, uid, self._layout), uid, {})
 
     def put_all(store: Any, objects: Sequence[NewObject], digests: Sequence[str]) -> None:
         for each in objects:
             with suppress(AlreadyExists):
                 store.put_all([each])
 
-    patch_in(stack, Uploads, "new_entry", new_entry)
+    patch_in(stack, UniqueNames, "following", following)
     patch_in(stack, headwater_core.layouts.segment, "put_all_confirmed", put_all)
 
 
