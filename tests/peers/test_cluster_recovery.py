@@ -1,5 +1,6 @@
 """A cluster with users, ACLs, quotas and settings is lost, and a real broker starts on what recovery made of its archive."""
 
+import json
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,15 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stub re
     UserScramCredentialUpsertion,
 )
 
+import recovery
 from headwater import cli
+from headwater_core.segments.metadata.metadata_log import DIRECTORY, MetadataLog
+from headwater_core.segments.metadata.record_schemas import SCRAM
+from tests.fixtures import unpack
 from tests.peers.java_client import class_path
 from tests.peers.kafka import KafkaBroker, free_port, produce
+from tests.recovery.test_cluster_state import Kitchen
+from tests.recovery.written_archive import batches_in
 
 pytestmark = pytest.mark.peer
 
@@ -156,3 +163,129 @@ def test_old_passwords_log_in_denied_stays_denied_and_a_group_resumes(tmp_path: 
         stranger = AdminClient({**broker.login("chef", "another password"), "log_level": 0})
         with pytest.raises(KafkaException):
             stranger.list_topics(timeout=5)
+
+
+LEVELS = [
+    {"metadata.version": 7},
+    {"metadata.version": 17},
+    {"metadata.version": 22, "group.version": 1},
+    {"metadata.version": 25, "group.version": 1, "transaction.version": 2},
+    {"metadata.version": 27, "group.version": 1, "transaction.version": 2, "eligible.leader.replicas.version": 1, "share.version": 1},
+    {"metadata.version": 29, "eligible.leader.replicas.version": 1, "streams.version": 1},
+]
+
+
+@pytest.mark.parametrize("features", LEVELS, ids=lambda features: str(features["metadata.version"]))
+def test_a_broker_starts_on_older_levels_and_keeps_them(features: dict[str, int], tmp_path: Path) -> None:
+    state = MetadataLog(unpack("kitchen") / DIRECTORY).read()
+    has_users = features["metadata.version"] >= 11  # since 3.5-IV2: brokers below do not start on records of users
+    kitchen = Kitchen(features=features, others={kind: held for kind, held in state.others.items() if kind != SCRAM or has_users})
+    plan = kitchen.plan()
+    recovery.apply(plan, tmp_path / "recovered", kitchen.store)
+    menu = next(topic for topic in plan.topics if topic.topic == "menu")
+    with KafkaBroker(tmp_path / "recovered", tmp_path / "broker") as broker:
+        assert broker.topic_ids(["menu"]) == {"menu": menu.topic_id}
+        produce(broker.producer(), "menu", [b"new"], keys=[b"key"])
+    after = MetadataLog(tmp_path / "recovered" / DIRECTORY).read()
+    assert {name: level for name, level in after.features.items() if name != "kraft.version"} == features
+
+
+def flushed(broker: KafkaBroker, options: list[str], *selection: str) -> None:
+    assert (
+        cli.run(["flush", *selection, "--log-dir", str(broker.log_dir), "--set", f"log.bootstrap_servers={broker.bootstrap}", *options])
+        == 0
+    )
+
+
+def in_transaction(producer: Producer, *records: tuple[int, bytes]) -> None:
+    """Begun, and written to orders; not ended."""
+    producer.begin_transaction()
+    for partition, value in records:
+        producer.produce("orders", value, partition=partition)
+    assert producer.flush(30) == 0
+
+
+def committed_records(broker: KafkaBroker, partition: int) -> list[bytes]:
+    """Up to the end, as readers of committed data see it."""
+    reader = Consumer(
+        {"bootstrap.servers": broker.bootstrap, "group.id": "r", "enable.partition.eof": True, "isolation.level": "read_committed"}
+    )
+    reader.assign([TopicPartition("orders", partition, 0)])
+    found: list[bytes] = []
+    try:
+        while True:
+            message = reader.poll(60)
+            assert message is not None, "readers of committed data do not reach the end"
+            error = message.error()
+            if error is not None:
+                assert error.code() == KafkaError._PARTITION_EOF, error
+                _, high = reader.get_watermark_offsets(TopicPartition("orders", partition))
+                if (message.offset() or 0) >= high:
+                    return found
+                continue
+            found.append(message.value() or b"")
+    finally:
+        reader.close()
+
+
+def test_transactions_groups_and_producer_ids_agree_with_the_cut(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The broker is killed while a transaction is open. The tail of orders:0 was archived inside another one, which was committed later."""
+    options = ["--store", f"file://{tmp_path}/bucket", "--data-dir", str(tmp_path / "state")]
+    with KafkaBroker(tmp_path / "kafka", tmp_path / "one") as broker:
+        broker.create_topic("orders", 2)
+        first, second = (broker.producer(**{"transactional.id": name, "transaction.timeout.ms": 60_000}) for name in ("first", "second"))
+        for producer in (first, second):
+            producer.init_transactions(30)
+        in_transaction(first, (0, b"paid"), (1, b"paid"))
+        first.commit_transaction(30)
+        in_transaction(first, (0, b"split"), (1, b"split"))
+        flushed(broker, options, "orders:0")
+        first.commit_transaction(30)
+        produce(broker.producer(), "orders", [b"late"] * 5)
+        group = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "kitchen", "enable.auto.commit": False})
+        group.commit(offsets=[TopicPartition("orders", 0, 8), TopicPartition("orders", 1, 2)], asynchronous=False)
+        group.close()
+        in_transaction(second, (1, b"open"))
+        for topic in ("orders:1", "__consumer_offsets", "__transaction_state"):
+            flushed(broker, options, topic)
+        assert cli.run(["archive", "--log-dir", str(broker.log_dir), *options]) == 0  # the cluster, and no tail
+        broker.kill()
+    capsys.readouterr()
+    cli.run(["recover", "plan", "cluster", "-o", "json", *options])
+    plan = json.loads(capsys.readouterr().out)
+    cut = plan["cut"]
+    ends = {(each["topic"], each["partition"]): each for each in cut["partitions"]}
+    assert [(each["partition"], each["producer_id"] >= 0, each["outcome"], each["coordinator"]) for each in cut["transactions"]] == [
+        (0, True, "aborted", "complete-commit"),
+        (1, True, "ended by the coordinator", "ongoing"),
+    ]
+    assert [(each["transactional_id"], each["partitions"], each.get("missing", [])) for each in cut["unfinished"]] == [
+        ("second", ["orders:1"], [])
+    ]
+    ahead = [(each["group"], each["partition"], each["offset"], each["log_end"]) for each in plan["offsets_ahead"]]
+    assert ahead == [("kitchen", 0, 8, ends["orders", 0]["log_end"])]
+    assert ends["orders", 0]["end"] == ends["orders", 0]["head"] == 3  # paid, its marker, split
+    cli.run(["recover", "plan", "cluster", *options])
+    said = capsys.readouterr()
+    assert "1 open transactions aborted, 1 open transactions ended by the coordinator" in said.err
+    assert "1 group offsets beyond, set back" in said.err
+    assert cli.run(["recover", "apply", "cluster", "--into", str(tmp_path / "recovered"), *options]) == 0
+    with KafkaBroker(tmp_path / "recovered", tmp_path / "two") as broker:
+        assert committed_records(broker, 0) == [b"paid"]
+        assert broker.committed("kitchen") == {("orders", 0): ends["orders", 0]["log_end"], ("orders", 1): 2}
+        again, fresh = (broker.producer(**{"transactional.id": name}) for name in ("second", "third"))
+        again.init_transactions(60)  # fences the open one, which is aborted
+        assert committed_records(broker, 1) == [b"paid", b"split"]
+        fresh.init_transactions(60)
+        for producer, value in ((again, b"again"), (fresh, b"fresh")):
+            in_transaction(producer, (0, value))
+            producer.commit_transaction(60)
+        assert committed_records(broker, 0) == [b"paid", b"again", b"fresh"]
+        resumed = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "kitchen", "auto.offset.reset": "error"})
+        resumed.assign([TopicPartition("orders", 0)])
+        first_after = resumed.poll(60)
+        assert first_after is not None
+        assert (first_after.error(), first_after.value()) == (None, b"again")
+        resumed.close()
+    ids = {header.producer_id for header, _ in batches_in(tmp_path / "recovered" / "orders-0") if header.is_transactional}
+    assert max(ids) >= cut["next_producer_id"] > max(each["producer_id"] for each in cut["transactions"])

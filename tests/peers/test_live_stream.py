@@ -1,5 +1,5 @@
 """A live broker with streaming topics, a producer that never rests, and a consumer that reads all of it from the bucket meanwhile, while
-the agent is killed every few seconds: every record once, in order.
+the agent is killed every few seconds, or stopped: every record once, in order.
 
 LIVES_S sets for how long that goes on (seconds).
 """
@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from headwater_core.layouts.streaming.offload_handle import PART_BYTES
+from headwater_core.layouts.streaming.stream_objects import PART_BYTES
 from tests.peers.agent import Agent, Headwater
 from tests.peers.kafka import KafkaBroker
 from tests.s3server import S3Server
@@ -45,6 +45,14 @@ max_segment_age = "2s"
 max_segment_age = "6s"
 max_segment_bytes = "6MiB"
 """  # so that the fast one's are closed by size, in two parts and of several local segments; the others by age
+CHUNKS = """
+[topics."*"]
+layout = "chunks"
+chunk_variant = "{}"
+chunk_bytes = "256KiB"
+chunk_commit_bytes = "2MiB"
+chunk_commit_age = "600ms"
+"""
 
 
 def value_of(topic: str, number: int) -> bytes:
@@ -138,6 +146,11 @@ def wait(holds: Callable[[], object], agent: Agent, what: str) -> None:
         time.sleep(0.1)
 
 
+def has_read(reader: Reader) -> bool:
+    """Something of each partition?"""
+    return all(reader.ends[place] for place in PLACES)
+
+
 def open_uploads(server: S3Server, bucket: str, but: Set[str] = frozenset()) -> set[str]:
     """Uploads in parts that are neither completed nor aborted, of agents that died and of the present one; except these."""
     with closing(server.client()) as client:
@@ -149,8 +162,9 @@ def serves(agent: Agent, lives: int) -> None:
     wait(lambda: len(re.findall("^serving on", agent.log_text(), re.MULTILINE)) == lives, agent, f"life {lives}")
 
 
+@pytest.mark.parametrize("kind", ["streaming", "append", "fixed"])
 def test_every_record_is_read_once_from_the_bucket_while_the_agent_that_streams_it_dies_again_and_again(
-    tmp_path: Path, s3_environ: S3Server
+    tmp_path: Path, s3_environ: S3Server, kind: str
 ) -> None:
     rng, bucket = random.Random(SEED), s3_environ.bucket()
     store = f'url = "s3://{bucket}/archive"\nendpoint_url = "{s3_environ.endpoint_url}"'
@@ -159,10 +173,17 @@ def test_every_record_is_read_once_from_the_bucket_while_the_agent_that_streams_
             broker.create_topic(topic, partitions, internal_segment_bytes=VALUE_BYTES[topic] << 9)
         asks = f'bootstrap_servers = "{broker.bootstrap}"'
         headwater = Headwater(tmp_path / "headwater", tmp_path / "kafka", store=store, archival='rescan = "1s"', log=asks)
-        headwater.file.write_text(headwater.file.read_text() + SETTINGS)
+        in_chunks = "" if kind == "streaming" else CHUNKS.format(kind)
+        headwater.file.write_text(headwater.file.read_text() + SETTINGS + in_chunks)
         writer, reader, lives, cut_short, begun_s = Writer(broker), None, 0, set[str](), time.monotonic()
         stack.enter_context(at_work(writer))
-        while reader is None or lives < LIVES or time.monotonic() < begun_s + LIVES_S:
+
+        def has_enough(read: Reader) -> bool:
+            """On a busy machine few lives are long enough for an object: then there are more of them."""
+            passed_s = time.monotonic() - begun_s
+            return lives >= LIVES and passed_s >= LIVES_S and (has_read(read) or passed_s >= LIVES_S + PATIENCE_S)
+
+        while reader is None or not has_enough(reader):
             lives += 1
             with Agent(headwater) as agent:
                 serves(agent, lives)
@@ -171,10 +192,16 @@ def test_every_record_is_read_once_from_the_bucket_while_the_agent_that_streams_
                     stack.enter_context(at_work(reader))
                 writer.stop.wait(rng.uniform(*LIFE_S))
                 assert not agent.has_ended(), agent.log_text()[-4000:]
-                if lives % 2:
+                if lives % 2 and not in_chunks:
                     wait(partial(open_uploads, s3_environ, bucket, but=frozenset(cut_short)), agent, "an object that is written in parts")
-                agent.kill()
-                cut_short |= open_uploads(s3_environ, bucket)
+                if in_chunks and lives == LIVES:
+                    wait(partial(has_read, reader), agent, "something of each partition is listed, and read")
+                if lives % 3:
+                    agent.kill()
+                    cut_short |= open_uploads(s3_environ, bucket)
+                else:
+                    agent.stop()
+                    assert not open_uploads(s3_environ, bucket, but=cut_short), "what was open is dropped"
         meanwhile = {place: reader.ends[place] for place in PLACES}
         with Agent(headwater) as agent:
             writer.stop.set()
@@ -186,10 +213,16 @@ def test_every_record_is_read_once_from_the_bucket_while_the_agent_that_streams_
         assert reader.ends == writer.ends
         assert all(meanwhile.values()), meanwhile
         agent.verb("verify", "--data")
-    print(f"\nkilled {lives} times, with {len(cut_short)} uploads in parts; read meanwhile {meanwhile} of {dict(writer.ends)}")
-    heads = headwater.heads()
+    print(
+        f"\n{lives} lives, a third of them stopped in order; {len(cut_short)} uploads were cut short; "
+        f"read meanwhile {meanwhile} of {dict(writer.ends)}"
+    )
+    heads, layout = headwater.heads(), "chunks" if in_chunks else "streaming"
     for place, head in heads.items():
         ends = [0, *(entry.next_offset for entry in head.entries)]
-        assert [(entry.base_offset, entry.layout, entry.gap) for entry in head.entries] == [(end, "streaming", False) for end in ends[:-1]]
-        print(f"{place}: {len(head.entries)} objects, {sum(each.size_bytes for each in head.entries)} bytes")
-    assert max(entry.size_bytes for entry in heads[FAST, 0].entries) > PART_BYTES
+        assert [(entry.base_offset, entry.layout, entry.gap) for entry in head.entries] == [(end, layout, False) for end in ends[:-1]]
+        print(f"{place}: {len(head.entries)} entries, {sum(each.size_bytes for each in head.entries)} bytes")
+    if not in_chunks:
+        assert max(entry.size_bytes for entry in heads[FAST, 0].entries) > PART_BYTES
+    else:
+        assert max(int(entry.context.get("chunk", entry.size_bytes >> 18)) for entry in heads[FAST, 0].entries) > 1, "of several chunks"

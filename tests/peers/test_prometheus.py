@@ -11,11 +11,18 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stub re-exports nothing
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
 
 from headwater.admin.last_scrub import RESULTS, LastScrub, ScrubMemory
 from headwater.admin_port import LAST_SCRUB
-from headwater_core.errors import VerificationFailed
+from headwater_core.errors import Partial, VerificationFailed
 from headwater_core.segments.checkpoints import PARTITION_METADATA
+from manifests.keys import CLUSTER_LIST
 from tests.headwater.admin.contrib import ALERTS, ALERTS_TEST, alerts, panel_expressions
 from tests.headwater.test_bad_input import can_mount
 from tests.headwater_core.objectstore.badnetwork import LOSE_REQUEST, PASS, BadNetwork, bad_network
@@ -192,6 +199,7 @@ def test_each_alert_fires_when_it_should_and_resolves(tmp_path: Path, s3_environ
                 watch.fires("HeadwaterScrubFoundDamage", result="damaged")
             agent.verb("verify", "--data")
             watch.resolves("HeadwaterScrubFoundDamage")
+            damaged_list(watch, broker, s3_environ, bucket)
             outage_and_corrupt_segment(watch, broker, network)
             watch.resolves("HeadwaterChunksDamaged")
             pause_that_loses_records(watch, broker)
@@ -278,6 +286,22 @@ def damaged_object(server: S3Server, bucket: str) -> Iterator[None]:
     client.put_object(Bucket=bucket, Key=key, Body=content[:200] + bytes([content[200] ^ 1]) + content[201:])
     yield
     client.put_object(Bucket=bucket, Key=key, Body=content)
+
+
+def damaged_list(watch: Watch, broker: KafkaBroker, server: S3Server, bucket: str) -> None:
+    """Of the snapshots of the cluster's metadata, which changes meanwhile."""
+    client, key = server.client(), f"archive/{CLUSTER_LIST}"
+    content = client.get_object(Bucket=bucket, Key=key)["Body"].read()
+    client.put_object(Bucket=bucket, Key=key, Body=content[:-9])
+    entry = ConfigEntry("max.message.bytes", "2000000", incremental_operation=AlterConfigOpType.SET)
+    admin = broker.admin  # held: its futures die with it
+    for future in admin.incremental_alter_configs([ConfigResource(ResourceType.TOPIC, ORDERS, incremental_configs=[entry])]).values():
+        future.result(30)
+    watch.agent.verb("archive", code=Partial.exit_code)
+    watch.fires("HeadwaterClusterNotArchived")
+    client.put_object(Bucket=bucket, Key=key, Body=content)
+    watch.agent.verb("archive")
+    watch.resolves("HeadwaterClusterNotArchived")
 
 
 def outage_and_corrupt_segment(watch: Watch, broker: KafkaBroker, network: BadNetwork) -> None:

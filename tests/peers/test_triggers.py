@@ -25,7 +25,8 @@ from tests.peers.kafka import KafkaBroker, free_port, produce
 pytestmark = [pytest.mark.peer, pytest.mark.slow]
 
 AGED, SIZED, ASKED, SHRINKING, BY_BROKER = "aged.events", "sized.events", "asked.events", "shrinking.events", "plain.events"
-TOPICS = (AGED, SIZED, ASKED, SHRINKING, BY_BROKER)
+STREAMED = "streamed.events"
+TOPICS = (AGED, SIZED, ASKED, SHRINKING, BY_BROKER, STREAMED)
 HOUR_MS = 3_600_000
 AFTER_S, EXCEEDS = 5, 9000
 TOKEN = "a-token-of-this-test"
@@ -38,6 +39,9 @@ offload_when_local_exceeds = {EXCEEDS}
 offloadTimeInMinutes = 60
 [topics."{BY_BROKER}"]
 offload_after = "1h"
+[topics."{STREAMED}"]
+offload = "streaming"
+offload_when_local_exceeds = {EXCEEDS}
 """
 
 
@@ -129,6 +133,12 @@ def test_segments_go_by_time_by_size_and_by_request_and_at_once_when_retention_i
             sizes = [each.size_bytes for each in logs[SIZED].segments]
             kept = [at for at in range(len(sizes)) if sum(sizes[at:]) <= EXCEEDS]
             wait(lambda: end(SIZED) == logs[SIZED].segments[kept[0]].base_offset, agent, "by size")
+
+            streamed = logs[STREAMED].segments
+            kept = [at for at in range(len(streamed)) if sum(each.size_bytes for each in streamed[at:]) <= EXCEEDS]
+            wait(lambda: end(STREAMED) == streamed[kept[0]].base_offset, agent, "what is streamed, by size")
+            [row] = verb(headwater, "topics", "entries", STREAMED, "-o", "json").rows
+            assert (row["base_offset"], row["layout"]) == (0, "streaming")
 
             too_late = verb(headwater, "topics", "set", "aged.*", "offload_after=2h")
             assert too_late.returncode == 2

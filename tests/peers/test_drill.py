@@ -1,0 +1,126 @@
+"""Drills beside a real broker: what was restored is read by another broker, too, and compared with the live one."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from headwater.drill.drill_report import DrillOutcome, DrillReport, decode_report
+from headwater.drill.report_store import ReportStore
+from headwater_core.errors import VerificationFailed
+from tests.fixtures import KAFKA
+from tests.headwater.conftest import Stage, stage
+from tests.peers.java_client import kafka_jars
+from tests.peers.kafka import KafkaBroker, produce
+
+__all__ = ["stage"]
+
+pytestmark = pytest.mark.peer
+
+ROOT = KAFKA.parents[2]
+
+
+@pytest.fixture
+def kafka_home(tmp_path: Path) -> Path:
+    """As an unpacked Kafka has its jars."""
+    libs = tmp_path / "kafka-home" / "libs"
+    libs.mkdir(parents=True)
+    for jar in kafka_jars().split(os.pathsep):
+        for path in Path(jar).parent.glob("*.jar") if jar.endswith("*") else [Path(jar)]:
+            (libs / path.name).symlink_to(path)
+    return libs.parent
+
+
+def reported(stage: Stage) -> DrillReport:
+    last = ReportStore(stage.data_dir, 10).last()
+    assert last is not None
+    return decode_report((stage.data_dir / "drills" / last.report).read_bytes(), last.report)
+
+
+def fill(broker: KafkaBroker) -> None:
+    broker.create_topic("plain", 2, internal_segment_bytes=4000, segment_ms=86_400_000)
+    broker.create_topic("packed", 1, compression_type="zstd")
+    broker.create_topic(
+        "table", 1, cleanup_policy="compact", internal_segment_bytes=2000, min_cleanable_dirty_ratio=0.01, min_compaction_lag_ms=0
+    )
+    producer = broker.producer()
+    for partition in range(2):
+        produce(producer, "plain", [b"%d" % at * 100 for at in range(60)], partition=partition)
+    produce(producer, "packed", [b"salt" * 200 for _ in range(20)])
+    produce(producer, "table", [b"v" * 300] * 40, keys=[b"key-%d" % (at % 7) for at in range(40)])
+    transactions = broker.producer(transactional_id="tx")
+    transactions.init_transactions(30)
+    for commits in (True, False):
+        transactions.begin_transaction()
+        produce(transactions, "plain", [b"in a transaction"] * 5)
+        (transactions.commit_transaction if commits else transactions.abort_transaction)(30)
+
+
+def test_every_read_path_gives_what_was_archived(stage: Stage, kafka_home: Path) -> None:
+    log_dir, work = stage.root / "kafka", stage.root / "broker"
+    with KafkaBroker(log_dir, work, properties={"log.cleaner.backoff.ms": 300, "segment.bytes": 1 << 20}) as broker:
+        fill(broker)
+        live = ("--set", f"log.bootstrap_servers={broker.bootstrap}")
+        assert stage.run("flush", *live, log=log_dir).code == 0
+        produce(broker.producer(), "plain", [b"not archived"] * 3)
+        before = {path: path.stat().st_mtime_ns for path in stage.bucket.rglob("*")}
+        ends = broker.topics(), broker.admin.list_topics(timeout=20).topics.keys()
+        ran = stage.run("drill", *live, "--kafka-home", str(kafka_home), "-o", "json", log=log_dir)
+        assert ran.code == 0, ran.err
+        report = decode_report(ran.out.encode(), "stdout")
+        assert report.outcome is DrillOutcome.PASSED
+        by = {path.name.split()[0]: path for path in report.paths}
+        assert by.keys() == {"headwater", "kafka", "live"}
+        assert by["headwater"].amount == by["kafka"].amount
+        assert by["kafka"].name.startswith("kafka 4")
+        assert by["live"].amount.records > 150
+        assert report.rpo.source == "live cluster"
+        lags = {(lag.topic, lag.partition): lag for lag in report.rpo.worst}
+        assert lags["plain", 0].records == 3
+        assert lags["plain", 0].behind_s is not None
+        assert (broker.topics(), broker.admin.list_topics(timeout=20).topics.keys()) == ends  # nothing was made, nothing is gone
+        assert {path: path.stat().st_mtime_ns for path in stage.bucket.rglob("*")} == before
+
+        other = max(stage.bucket.glob("data/*/plain/*/1/*.log"), key=lambda path: path.stat().st_size)
+        raw = bytearray(other.read_bytes())
+        raw[len(raw) // 2] ^= 1
+        other.chmod(0o644)
+        other.write_bytes(bytes(raw))
+        ran = stage.run("drill", *live, "--kafka-home", str(kafka_home), log=log_dir)
+        assert ran.code == VerificationFailed.exit_code
+        assert {(each.topic, each.partition) for each in reported(stage).findings} == {("plain", 1)}
+    ran = stage.run("drill", *live, log=log_dir)  # the cluster is lost, and a drill is still one
+    raw[len(raw) // 2] ^= 1
+    other.write_bytes(bytes(raw))
+    ran = stage.run("drill", *live, log=log_dir)
+    assert ran.code == 0, ran.err
+    assert "the live cluster could not be read" in reported(stage).rpo.why
+    assert not list((stage.data_dir / "drills").glob("scratch-*"))
+
+
+def test_a_broker_ends_with_the_drill_that_is_killed(stage: Stage, kafka_home: Path) -> None:
+    log = stage.log("pantry")
+    assert stage.run("flush", log=log).code == 0
+    places = ["--data-dir", str(stage.data_dir), "--store", f"file://{stage.bucket}", "--log-dir", str(log)]
+    command = [sys.executable, "-m", "tests.kill_at", "drill", "--kafka-home", str(kafka_home), "--log-level", "info", *places]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "KILL_AT": "drill.served"}
+    ran = subprocess.run(command, cwd=stage.root, env=environ, capture_output=True, text=True, check=False, timeout=200)
+    assert ran.returncode == -signal.SIGKILL, ran.stderr[-1000:]
+    [started] = [json.loads(line) for line in ran.stderr.splitlines() if "spare_broker_started" in line]
+    pid = started["pid"]
+    for _ in range(1000):
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except FileNotFoundError:
+            break
+        if state == "Z":
+            break
+    else:
+        raise AssertionError(f"broker {pid} outlives its drill")
+    again = stage.run("drill", "--kafka-home", str(kafka_home), log=log)
+    assert again.code == 0, again.err
+    assert not list((stage.data_dir / "drills").glob("scratch-*"))

@@ -1,0 +1,43 @@
+"""What Headwater believes of Kafka's settings and feature levels, against Kafka's own classes."""
+
+import subprocess
+from functools import cache
+
+import pytest
+
+from headwater_core.segments.metadata.metadata_records import RESOURCE_BROKER
+from headwater_core.segments.metadata.secret_settings import is_secret_setting
+from recovery.kafka_releases import METADATA_VERSION, METADATA_VERSION_MIN, NEWEST, RELEASES, partition_version
+from tests.peers.java_client import kafka_jars, with_compiled
+
+pytestmark = pytest.mark.peer
+
+
+@cache
+def facts(kind: str) -> list[list[str]]:
+    command = ["java", "-XX:TieredStopAtLevel=1", "-cp", with_compiled("KafkaFacts", kafka_jars()), "KafkaFacts"]
+    lines = subprocess.run(command, check=True, timeout=120, capture_output=True, text=True).stdout.splitlines()
+    found = [line.split("\t")[1:] for line in lines if line.startswith(kind + "\t")]
+    assert found
+    return found
+
+
+def test_no_password_of_kafkas_is_shown_and_every_other_setting_that_changes_at_run_time_is() -> None:
+    passwords = {name for name, type_of, _ in facts("setting") if type_of == "PASSWORD"}
+    dynamic = {name for name, _, is_dynamic in facts("setting") if is_dynamic == "true"}
+    assert len(passwords) > 5
+    assert len(dynamic) > 80
+    for prefix in ("", "listener.name.external.", "listener.name.external.scram-sha-512."):
+        assert {name for name in passwords if not is_secret_setting(RESOURCE_BROKER, prefix + name)} == set()
+        assert {name for name in dynamic - passwords if is_secret_setting(RESOURCE_BROKER, prefix + name)} == set()
+
+
+def test_the_newest_release_has_the_levels_that_are_written_down() -> None:
+    levels = {name: int(level) for name, level in facts("feature") if name != "kraft.version"}
+    assert levels == RELEASES[NEWEST]
+
+
+def test_records_of_partitions_have_the_versions_that_controllers_write() -> None:
+    versions = {int(level): int(version) for level, version in facts("level")}
+    assert min(versions) == METADATA_VERSION_MIN
+    assert {level: partition_version({METADATA_VERSION: level}) for level in versions} == versions
