@@ -1,92 +1,292 @@
 """What chunks cost against the native layout: writing the runs of one queue, or of many, and reading them cold.
 
-`python -m bench.chunks [--mib 256] [--queues 1 1000] [--rounds 3] [--s3] [--scratch DIR]`. The same bytes go to all queues
-together, as one run of each queue and step: what an archiver uploads, without its manifests. A run is 16 MiB, or less where queues
-are many. Reading is 4 MiB at a time, each batch's checksum verified, as hydration does. "consolidated" is the fixed variant after its
-chunks have become one object. Contenders take turns; the best round of each counts.
+`python -m bench.chunks [--mib 256] [--queues 1 1000] [--rounds 3] [--pool-mib 64] [--s3] [--scratch DIR]`. The same bytes go to each
+queue: step after step a run of each, which is what an archiver uploads, without its manifests. With one queue a step is 16 MiB, with more
+a quarter of what a queue gets in all. "pool" is streaming offload into chunks: what the steps bring gathers, and a queue's buffer is sent
+when it has 8 MiB, or when all together fill the pool. Each measurement is a process of its own, so that its memory is its own: the peak is
+that of all it does, Python and the store's client included. Reading is 4 MiB at a time, each batch's checksum verified, as hydration does.
+"joined" says that a segment's chunks have become one object before they are read, and what that cost. Contenders take turns; the best
+round of each counts, and "CPU" is the process' own, which a busy machine changes least.
 """
 
 import argparse
+import io
+import json
+import os
+import resource
+import subprocess
+import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
 
-from bench.layouts import PARTITION, a_segment, a_store, read
+from bench.layouts import PARTITION, a_segment, read
+from bench.servers import running_server
 from headwater_core.layouts import NewRun, Offloaded, Offloader
-from headwater_core.layouts.chunks import SegmentPlace, Variant, consolidate
+from headwater_core.layouts.chunks import SegmentPlace, Variant, consolidate, delete_chunks
+from headwater_core.layouts.chunks.chunk_handle import COMMIT_BYTES, ChunkHandle
 from headwater_core.layouts.chunks.chunks_layout import ChunksLayout
+from headwater_core.layouts.chunks.flush_plan import FlushLimits
+from headwater_core.layouts.chunks.upload_pool import UploadPool
 from headwater_core.layouts.segment import SegmentLayout
-from headwater_core.objectstore.store import ObjectStore
+from headwater_core.layouts.streaming.offload_buffer import FileExtent, LedgerEntries, OfferResult, OffloadBudget
+from headwater_core.objectstore.confirmed_put import put_all_confirmed
+from headwater_core.objectstore.digest import digest_of
+from headwater_core.objectstore.directory import DirectoryStore
+from headwater_core.objectstore.s3 import S3Store
+from headwater_core.objectstore.store import NewObject, ObjectStore
 from headwater_core.segments.run_scan import RunScan, scan_run
+from headwater_core.segments.runindex import encode_index
 from tests.headwater_core.objectstore.meter import MeteredStore
 
 MIB = 1 << 20
-RUN_BYTES = 16 * MIB
+STEP_BYTES = 16 * MIB
+STEPS = 4  # of each queue, where there are many
+_BUDGET_BYTES = 16 * MIB  # of what stands for bytes in the log until they are sent
+_READS = ("stat", "list", "get", "read_into", "unfinished")
+
+
+class Job(NamedTuple):
+    """What one process measures. step_bytes: the end of each step in the file at `path`."""
+
+    contender: str
+    stem: str
+    queues: int
+    path: str
+    ends: list[int]
+    pool_bytes: int
+
+
+class Cost(NamedTuple):
+    """Seconds, elapsed and of our CPU, requests, and the most memory. A least one counts, of several rounds."""
+
+    write_s: float
+    write_cpu_s: float
+    puts: int
+    join_s: float
+    join_cpu_s: float
+    join_requests: int
+    read_s: float
+    read_cpu_s: float
+    gets: int
+    peak_bytes: int
 
 
 class Contender(NamedTuple):
-    """variant: of its keys; None for the native layout's."""
+    """make: a new one remembers nothing. variant: of its keys; None for the native layout's. is_pooled: the steps of a queue gather, as
+    streaming offload lets them, and it is one segment."""
 
     make: Callable[[], Offloader]
     variant: Variant | None
-    is_consolidated: bool = False
+    is_joined: bool = False
+    is_pooled: bool = False
 
 
 CONTENDERS = {
     "native": Contender(SegmentLayout, None),
     "append": Contender(ChunksLayout, Variant.APPEND),
+    "append, pool": Contender(ChunksLayout, Variant.APPEND, is_pooled=True),
+    "append, pool, joined": Contender(ChunksLayout, Variant.APPEND, is_joined=True, is_pooled=True),
     "fixed": Contender(lambda: ChunksLayout(Variant.FIXED), Variant.FIXED),
-    "consolidated": Contender(lambda: ChunksLayout(Variant.FIXED), Variant.FIXED, is_consolidated=True),
+    "fixed, joined": Contender(lambda: ChunksLayout(Variant.FIXED), Variant.FIXED, is_joined=True),
+    "fixed, pool": Contender(lambda: ChunksLayout(Variant.FIXED), Variant.FIXED, is_pooled=True),
 }
 
 
-class Cost(NamedTuple):
-    """Seconds of writing, of consolidating and of reading; requests of each."""
-
-    write_s: float
-    join_s: float
-    read_s: float
-    puts: int
-    gets: int
-
-
-def measure(store: ObjectStore, path: Path, scan: RunScan, contender: Contender, stem: str, runs: int, forget: Callable[[], None]) -> Cost:
-    """`runs` of the same bytes, each in a queue or at a base of its own."""
-    metered = MeteredStore(store)
+def write(contender: Contender, store: ObjectStore, job: Job, scans: list[RunScan]) -> list[Any]:
+    """A run of each queue and step; what a manifest's entries would say."""
     entries: list[Any] = []
-    places = [SegmentPlace(f"chunks/bench/{stem}/{number}", "commitLog", 0, contender.variant or Variant.APPEND) for number in range(runs)]
-    began_s = perf_counter()
-    with path.open("rb", buffering=0) as file:
-        for number, place in enumerate(places):
-            key = place.chunk_key(0) if contender.variant else f"data/{stem}/{number}.log"
-            index_key = f"{key}.index" if contender.variant else f"data/{stem}/{number}.index"
-            run = NewRun(PARTITION, scan.base_offset, scan.last_offset, key, index_key, file, scan)
-            [done] = contender.make().offload(metered, [run], {})
-            fields = {name: getattr(done, name) for name in Offloaded.__slots__}
-            entries.append(SimpleNamespace(layout="bench", key=key, index_key=index_key, **fields))
-    write_s, puts = perf_counter() - began_s, metered.calls["put"]
-    began_s = perf_counter()
-    if contender.is_consolidated:
-        for place, entry in zip(places, entries, strict=True):
-            consolidate(metered, place, scan.size_bytes)
-            entry.key, entry.context = place.segment_key, {"version": "1"}
-    join_s = perf_counter() - began_s
-    forget()
+    with open(job.path, "rb", buffering=0) as file:
+        for scan in scans:
+            for queue in range(job.queues):
+                if contender.variant is None:
+                    key, index_key = (f"data/{job.stem}/{queue}-{scan.base_offset}.{end}" for end in ("log", "index"))
+                else:
+                    key = _place(job, queue, scan.base_offset, contender.variant).chunk_key(0)
+                    index_key = f"{key}.index"
+                run = NewRun(PARTITION, scan.base_offset, scan.last_offset, key, index_key, file, scan)
+                [done] = contender.make().offload(store, [run], {})
+                entries.append(_entry(key, index_key, done))
+    return entries
+
+
+def write_pooled(variant: Variant, store: ObjectStore, job: Job, pool_bytes: int) -> list[Any]:
+    """As `write`: a segment of each queue, whose objects follow from the pool."""
+    pool, budget = UploadPool(pool_bytes), OffloadBudget(_BUDGET_BYTES)
+    limits = FlushLimits(COMMIT_BYTES, 1 << 62)  # no queue waits too long here
+    with open(job.path, "rb", buffering=0) as file:
+        batch_bytes = _batch_bytes(Path(job.path))
+        handles = [ChunkHandle(store, _place(job, queue, 0, variant), budget, pool.share(limits, lambda: 0)) for queue in range(job.queues)]
+        for start, end in zip([0, *job.ends], job.ends, strict=False):
+            step = LedgerEntries(0, start // batch_bytes, FileExtent(file.fileno(), start, end - start), (end - start) // batch_bytes)
+            for handle in handles:
+                assert handle.offer(step) is OfferResult.SUCCESS
+                while any(each.send_part() for each in handles if each is handle or pool.size_bytes >= pool_bytes):
+                    pass
+        entries: list[Any] = []
+        for handle in handles:
+            handle.close()
+            entries += [_entry(run.key, f"{run.key}.index", run.offloaded) for run in handle.finish()]
+    return entries
+
+
+def join_segments(store: ObjectStore, job: Job, variant: Variant, scan: RunScan) -> list[Any]:
+    """Each queue's segment becomes one object, which is one run."""
+    entries: list[Any] = []
+    index = encode_index(scan.index)
+    for queue in range(job.queues):
+        place = _place(job, queue, 0, variant)
+        consolidate(store, place, scan.size_bytes)
+        delete_chunks(store, place, scan.size_bytes)
+        index_key = f"{place.segment_key}.index"
+        put_all_confirmed(store, [NewObject(index_key, io.BytesIO(index), len(index))], [digest_of(index)])
+        done = Offloaded(
+            size_bytes=scan.size_bytes,
+            digest=scan.digest,
+            run_bytes=scan.size_bytes,
+            run_digest=scan.digest,
+            index_bytes=len(index),
+            index_digest=digest_of(index),
+            context={"version": "1"},
+        )
+        entries.append(_entry(place.segment_key, index_key, done))
+    return entries
+
+
+def join(contender: Contender, store: ObjectStore, job: Job, scans: list[RunScan], entries: list[Any]) -> None:
+    """Each segment becomes one object."""
+    assert contender.variant is not None
+    for number, entry in enumerate(entries):
+        scan = scans[number // job.queues]
+        place = _place(job, number % job.queues, scan.base_offset, contender.variant)
+        consolidate(store, place, scan.size_bytes)
+        delete_chunks(store, place, scan.size_bytes)
+        entry.key, entry.context = place.segment_key, {"version": "1"}
+
+
+def _place(job: Job, queue: int, base: int, variant: Variant) -> SegmentPlace:
+    return SegmentPlace(f"chunks/{job.stem}/{queue}", "commitLog", base, variant)
+
+
+def _entry(key: str, index_key: str, done: Offloaded) -> Any:
+    fields = {name: getattr(done, name) for name in Offloaded.__slots__}
+    return SimpleNamespace(layout="bench", key=key, index_key=index_key, **fields)
+
+
+def measure(store: ObjectStore, job: Job, forget: Callable[[], None]) -> Cost:
+    metered, contender = MeteredStore(store), CONTENDERS[job.contender]
+    scans = _scans(job, job.ends)
+    [whole] = _scans(job, job.ends[-1:])
+    clock = _Clock()
+    if contender.is_pooled and contender.variant is not None:
+        entries = write_pooled(contender.variant, metered, job, job.pool_bytes)
+    else:
+        entries = write(contender, metered, job, scans)
+    write_s, write_cpu_s = clock.lap()
+    puts = sum(metered.calls.values())
     metered.reset()
-    began_s = perf_counter()
+    if contender.is_joined and contender.is_pooled:
+        assert contender.variant is not None
+        entries = join_segments(metered, job, contender.variant, whole)
+    elif contender.is_joined:
+        join(contender, metered, job, scans, entries)
+    join_s, join_cpu_s = clock.lap()
+    joins = sum(metered.calls.values())
+    metered.reset()
+    forget()
+    clock.lap()
     for entry in entries:
         read(contender.make(), metered, entry)
-    read_s = perf_counter() - began_s
-    for prefix in (f"chunks/bench/{stem}/", f"data/{stem}/"):
+    read_s, read_cpu_s = clock.lap()
+    gets = sum(metered.calls[name] for name in _READS)
+    for prefix in (f"chunks/{job.stem}/", f"data/{job.stem}/"):
         for info in list(store.list(prefix)):
             store.delete(info.key)
-    return Cost(write_s, join_s, read_s, puts, metered.calls["read_into"])
+    peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return Cost(write_s, write_cpu_s, puts, join_s, join_cpu_s, joins, read_s, read_cpu_s, gets, peak_bytes)
+
+
+class _Clock:
+    def __init__(self) -> None:
+        self._at = perf_counter(), process_time()
+
+    def lap(self) -> tuple[float, float]:
+        """Seconds since the last one, elapsed and of our CPU."""
+        now, before = (perf_counter(), process_time()), self._at
+        self._at = now
+        return now[0] - before[0], now[1] - before[1]
+
+
+def _scans(job: Job, ends: list[int]) -> list[RunScan]:
+    found: list[RunScan] = []
+    with open(job.path, "rb") as file:
+        for start, end in zip([0, *ends], ends, strict=False):
+            scan = scan_run(file, start=start, end=end, where=job.path)
+            assert scan is not None
+            found.append(scan)
+    return found
+
+
+def _forget(root: Path) -> None:
+    """The operating system's memory of a directory."""
+    for path in root.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def run_one(place: list[str], job: Job) -> None:
+    """In a process of its own. place: a directory, or a bucket and its endpoint."""
+    if len(place) == 1:
+        root = Path(place[0])
+        cost = measure(DirectoryStore(root), job, lambda: _forget(root))
+    else:
+        with closing(S3Store(place[0], endpoint_url=place[1])) as store:
+            cost = measure(store, job, lambda: None)
+    print(json.dumps(cost))
+
+
+@contextmanager
+def a_place(scratch: Path, *, s3: bool) -> Iterator[list[str]]:
+    """Where a process finds the store; its credentials are in the environment."""
+    if s3:
+        with running_server(scratch) as (name, server):
+            Console().print(f"on {name}")
+            os.environ.update(server.environ())
+            yield [server.bucket(), server.endpoint_url]
+        return
+    root = scratch / "bucket"
+    root.mkdir()
+    yield [str(root)]
+
+
+def in_a_process(place: list[str], job: Job) -> Cost:
+    command = [sys.executable, "-m", "bench.chunks", "--one", json.dumps([place, job])]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
+    return Cost(*json.loads(done.stdout))
+
+
+def plan(path: Path, mib: int, queues: int) -> list[int]:
+    """Where each step ends in the file that is written for it."""
+    step_bytes = min(STEP_BYTES, mib * MIB // queues // (1 if queues == 1 else STEPS))
+    a_segment(path, -(-mib // queues), 16 << 10)
+    batch_bytes = _batch_bytes(path)
+    end, step = mib * MIB // queues // batch_bytes * batch_bytes, max(step_bytes // batch_bytes, 1) * batch_bytes
+    return [min(at + step, end) for at in range(0, end, step)]
+
+
+def _batch_bytes(path: Path) -> int:
+    """Of each batch: all are of one size."""
+    with path.open("rb") as file:
+        file.seek(8)
+        return 12 + int.from_bytes(file.read(4), "big")
 
 
 def main() -> None:
@@ -94,48 +294,56 @@ def main() -> None:
     parser.add_argument("--mib", type=int, default=256)
     parser.add_argument("--queues", type=int, nargs="*", default=[1, 1000])
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--pool-mib", type=int, default=64)
     parser.add_argument("--s3", action="store_true")
     parser.add_argument("--scratch", type=Path)
+    parser.add_argument("--one", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    table = Table("queues", "KiB a run", "", "write MB/s", "of native", "PUTs/GB", "joined MB/s", "read MB/s", "of native", "GETs/GB")
-    with tempfile.TemporaryDirectory(dir=arguments.scratch) as scratch, a_store(Path(scratch), s3=arguments.s3) as (store, forget):
-        path = Path(scratch) / "segment.log"
+    if arguments.one:
+        place, job = json.loads(arguments.one)
+        run_one(place, Job(*job))
+        return
+    written = Table("queues", "", "write MB/s", "CPU s/GB", "requests/GB", "joined MB/s", "CPU s/GB", "requests/GB", "peak MiB")
+    was_read = Table("queues", "", "read MB/s", "of native", "CPU s/GB", "of native", "GETs/GB")
+    with tempfile.TemporaryDirectory(dir=arguments.scratch) as scratch, a_place(Path(scratch), s3=arguments.s3) as place:
         for queues in arguments.queues:
-            run_bytes = min(RUN_BYTES, arguments.mib * MIB // queues)
-            runs = max(queues, arguments.mib * MIB // run_bytes)
-            a_segment(path, -(-run_bytes // MIB), 16 << 10)
-            with path.open("rb") as file:
-                scan = scan_run(file, start=0, end=_whole_batches(path, run_bytes), where=str(path))
-            assert scan is not None
-            total = runs * scan.size_bytes
+            path = Path(scratch) / "segment.log"
+            ends = plan(path, arguments.mib, queues)
             costs: dict[str, list[Cost]] = {name: [] for name in CONTENDERS}
             for number in range(arguments.rounds):
-                for name, contender in CONTENDERS.items():
-                    costs[name].append(measure(store, path, scan, contender, f"{queues}-{number}-{name}", runs, forget))
-            best = {name: Cost(*(min(column) for column in zip(*found, strict=True))) for name, found in costs.items()}
-            native = best["native"]
-            for name, cost in best.items():
-                table.add_row(
-                    str(queues),
-                    str(scan.size_bytes >> 10),
-                    name,
-                    f"{total / cost.write_s / 1e6:.0f}",
-                    f"{native.write_s / cost.write_s:.2f}",
-                    f"{cost.puts / total * 1e9:.0f}",
-                    f"{total / cost.join_s / 1e6:.0f}" if CONTENDERS[name].is_consolidated else "",
-                    f"{total / cost.read_s / 1e6:.0f}",
-                    f"{native.read_s / cost.read_s:.2f}",
-                    f"{cost.gets / total * 1e9:.0f}",
-                )
-    Console(width=120).print(table)
+                for at, name in enumerate(CONTENDERS):
+                    costs[name].append(
+                        in_a_process(place, Job(name, f"{queues}-{number}-{at}", queues, str(path), ends, arguments.pool_mib * MIB))
+                    )
+            _add_rows(written, was_read, queues, ends, costs)
+    for table in (written, was_read):
+        Console(width=130).print(table)
 
 
-def _whole_batches(path: Path, run_bytes: int) -> int:
-    """The length of as many of the file's batches, all of one size, as `run_bytes` have room for."""
-    with path.open("rb") as file:
-        file.seek(8)
-        batch_bytes = 12 + int.from_bytes(file.read(4), "big")
-    return min(path.stat().st_size, run_bytes // batch_bytes * batch_bytes)
+def _add_rows(written: Table, was_read: Table, queues: int, ends: list[int], costs: dict[str, list[Cost]]) -> None:
+    gb = queues * ends[-1] / 1e9
+    best = {name: Cost(*(min(column) for column in zip(*found, strict=True))) for name, found in costs.items()}
+    native = best["native"]
+    for name, cost in best.items():
+        joined = (f"{gb * 1e3 / cost.join_s:.0f}", f"{cost.join_cpu_s / gb:.1f}", f"{cost.join_requests / gb:.0f}")
+        written.add_row(
+            str(queues),
+            name,
+            f"{gb * 1e3 / cost.write_s:.0f}",
+            f"{cost.write_cpu_s / gb:.1f}",
+            f"{cost.puts / gb:.0f}",
+            *(joined if CONTENDERS[name].is_joined else ("", "", "")),
+            f"{cost.peak_bytes / MIB:.0f}",
+        )
+        was_read.add_row(
+            str(queues),
+            name,
+            f"{gb * 1e3 / cost.read_s:.0f}",
+            f"{native.read_s / cost.read_s:.2f}",
+            f"{cost.read_cpu_s / gb:.2f}",
+            f"{native.read_cpu_s / cost.read_cpu_s:.2f}",
+            f"{cost.gets / gb:.0f}",
+        )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """What very many partitions cost one agent: a first archive, a start, and doing nothing.
 
-    python -m bench.many [--partitions 500] [--idle-s 30] [--scratch DIR] [--only first,start,idle] [--owned]
+    python -m bench.many [--partitions 500] [--idle-s 30] [--scratch DIR] [--only first,start,idle,streams] [--owned]
 
+`streams` is what the memory of an agent is when each partition streams, beside one that archives each segment.
 The aims are for 10,000 partitions of 50 segments, which takes some minutes and 3 GB below --scratch: --partitions 10000 --idle-s 600. The
 default is a twentieth of that, so that it runs in two minutes; what grows with the partitions is compared with a twentieth of its aim.
 Everything is on one machine, the archive being a directory.
@@ -32,7 +33,7 @@ from rich.table import Table
 
 from archival.collection.handover import CollectionLook, Handover, settings_digest
 from archival.config import ArchivalConfig
-from bench.partitions import WRITER, Partitions, a_batch
+from bench.partitions import BATCH_RECORDS, WRITER, Partitions, a_batch
 from headwater_core.files import sync_path
 from headwater_core.objectstore.directory import DirectoryStore
 from headwater_core.partition import PartitionId
@@ -73,6 +74,11 @@ class Agent:
     @property
     def rss_mib(self) -> float:
         return float(self._process.memory_info().rss) / 2**20
+
+    @property
+    def open_segments(self) -> int:
+        """Each stream holds those open of which it has not sent all."""
+        return sum(each.path.endswith(".log") for each in self._process.open_files())
 
     def wait_until(self, what: Callable[[Sample], bool], limit_s: float) -> Sample:
         until_s = time.monotonic() + limit_s
@@ -124,7 +130,7 @@ def main() -> None:
         "--idle-s", type=float, default=30.0, help="without an event, and as long again with a roll a second; whole rescans"
     )
     parser.add_argument("--scratch", type=Path, default=None)
-    parser.add_argument("--only", default="first,start,idle")
+    parser.add_argument("--only", default="first,start,idle,streams")
     parser.add_argument("--owned", action="store_true")
     given = parser.parse_args()
     table = Table("what", "measured", "aim", title=f"{given.partitions:,} partitions{', owned' if given.owned else ''}")
@@ -136,6 +142,9 @@ def main() -> None:
         if "start" in given.only or "idle" in given.only:
             idle_s = given.idle_s if "idle" in given.only else 0.0
             for row in known(root / "known", given.partitions, idle_s, owned=given.owned):
+                table.add_row(*row)
+        if "streams" in given.only:
+            for row in streams(root / "streams", given.partitions):
                 table.add_row(*row)
     Console(width=None if sys.stdout.isatty() else 140).print(table)
 
@@ -209,6 +218,24 @@ def known(root: Path, count: int, idle_s: float, *, owned: bool) -> Iterator[Row
     shutil.rmtree(root)
 
 
+def streams(root: Path, count: int) -> Iterator[Row]:
+    """Each partition has one sealed segment, and a batch in the active one, which a stream holds and per-segment archiving leaves."""
+    for offload in ("per-segment", "streaming"):
+        partitions = Partitions(root / offload / "log", count, 1)
+        partitions.make()
+        ends = dict.fromkeys(partitions, partitions.end + BATCH_RECORDS)
+        for each in partitions:
+            partitions.append(each, partitions.end)
+        partitions.checkpoint(ends)
+        with running(
+            root / offload, partitions.directory, owned=False, archival=f'offload = "{offload}"\nmax_segment_age = "1d"\n'
+        ) as agent:
+            agent.settle(1800.0)
+            measured = f"{agent.rss_mib:.1f} MiB, at most {agent.rss_max / 2**20:.1f}; {agent.open_segments:,} segments held open"
+            yield Row(f"memory, offload = {offload}", measured, "")
+        shutil.rmtree(root / offload)
+
+
 def idle(agent: Agent, partitions: Partitions, ends: dict[PartitionId, int], idle_s: float) -> Iterator[Row]:
     """First nothing happens but the broker's checkpoints; then a segment is rolled each second."""
     random_, places, rolled = random.Random(1), list(partitions), 0
@@ -266,8 +293,9 @@ def quick_syncs() -> Iterator[None]:
 
 
 @contextmanager
-def running(root: Path, *logs: Path, owned: bool, admin: str = "") -> Iterator[Agent]:
-    """An agent over these log directories, which archives into root/archive and keeps its state in root/data. admin: where it listens"""
+def running(root: Path, *logs: Path, owned: bool, admin: str = "", archival: str = "") -> Iterator[Agent]:
+    """An agent over these log directories, which archives into root/archive and keeps its state in root/data. admin: where it listens;
+    archival: more lines of that section."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -279,7 +307,7 @@ def running(root: Path, *logs: Path, owned: bool, admin: str = "") -> Iterator[A
         f'[node]\nid = "bench"\ndata_dir = "{data}"\nlog_level = "warning"\n'
         f"[log]\ndirs = {[str(log) for log in logs]}\nowned = {str(owned).lower()}\n"
         f'[store]\nurl = "file://{root}/archive"\n'
-        f"[archival]\nrelease = {str(owned).lower()}\n"
+        f"[archival]\nrelease = {str(owned).lower()}\n{archival}"
         f'[gateway]\nlisten = "127.0.0.1:{port}"\n[admin]\nlisten = "{admin}"\n'
     )
     with (root / "agent.log").open("ab") as output:

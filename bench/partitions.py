@@ -80,9 +80,12 @@ class Partitions:
 
     def roll(self, partition: PartitionId, end: int) -> None:
         """The active segment, which begins at `end`, gets a batch, and a new one begins."""
-        path = self._path(partition)
-        (path / f"{end:020}.log").write_bytes(end.to_bytes(8, "big") + a_batch()[8:])
-        (path / f"{end + BATCH_RECORDS:020}.log").touch()
+        self.append(partition, end)
+        (self._path(partition) / f"{end + BATCH_RECORDS:020}.log").touch()
+
+    def append(self, partition: PartitionId, end: int) -> None:
+        """The active segment, which begins at `end`, gets a batch."""
+        (self._path(partition) / f"{end:020}.log").write_bytes(end.to_bytes(8, "big") + a_batch()[8:])
 
     def archive(self, store: ObjectStore) -> None:
         """Let `store` list all of it as archived. The objects themselves are not there: an idle agent requests none."""
