@@ -183,9 +183,10 @@ class Agent:
         age_ms = 2**40 if tail_after_ms is None else tail_after_ms
         chunks = None
         if isinstance(self._layout, ChunksLayout):
-            limits = CommitLimits(self.world.random.choice((200, 700)), 300, 1)
+            limits = CommitLimits(self.world.random.choice((50, 200)), 300, 1)
             chunks = ChunkCommits(self._layout.variant, limits, self.world.random.choice((0, 10_000)))
-        return StreamLimits(self.world.random.choice((300, 1_500, 6_000)), age_ms, completes=tail_after_ms == 0, chunks=chunks)
+        sizes = (300, 1_500, 6_000) if chunks is None else (1_500, 6_000, 6_000)  # a chunk or some
+        return StreamLimits(self.world.random.choice(sizes), age_ms, completes=tail_after_ms == 0, chunks=chunks)
 
     def step(self, archiver: PartitionArchiver, policy: Policy) -> str:
         if self.world.theme.pauses:
