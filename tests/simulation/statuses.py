@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 _LOOKS = 0.1  # of the moments between two actions
+_COUNTED_LOOKS = 10  # one in so many compares the counters, too: reading all of them takes longer than all else of a look
 _COUNTER_SUFFIXES = ("_total", "_bucket", "_count", "_sum")
 
 
@@ -50,7 +51,7 @@ class AgentStatus:
         self._random = Random(f"status {world.result.seed} {agent.name}")
         self._logs = Onlooker(world, self._random).logs(agent.beside)
         self._tails, self._error = Tails(None, world.clock), dict[TopicPartition, HeadwaterError]()
-        self._holds_heads, self._counters = True, dict[tuple[str, tuple[tuple[str, str], ...]], float]()
+        self._holds_heads, self._looks, self._counters = True, 0, dict[tuple[str, tuple[tuple[str, str], ...]], float]()
         self._bucket = ManifestRepository(world.inner)
         self.board = StatusBoard(
             BoardSources(
@@ -124,7 +125,9 @@ class AgentStatus:
             self._holds_heads = self._random.random() < 0.7
             self._check_log(self._fresh())
             self._holds_heads = True
-            self._check_counters()
+            self._looks += 1
+            if self._looks % _COUNTED_LOOKS == 1:
+                self._check_counters()
 
     def rest(self) -> None:
         """The agent has archived all that there is."""
