@@ -42,7 +42,7 @@ deep: .venv/.tests
 	@DEEP_TREES=1 $(BIN)/pytest -m "not peer and not slow and not hypothesis" $(DEEP_TESTS)
 
 peers: .venv/.tests
-	@$(BIN)/pytest -m peer
+	@$(BIN)/pytest -m peer tests/peers
 
 simulate: .venv/.tests
 	@$(BIN)/python -m tests.simulation --seeds $(SEEDS)
