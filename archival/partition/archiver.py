@@ -468,7 +468,7 @@ class PartitionArchiver:
         uploads: Uploads | None = None,
     ) -> Head:
         before, draft = self.head, self._draft
-        head = self._held.commit(self._streams.assigned(before, after, fails=fails or claims))
+        head = self._held.commit(self._streams.assigned(before, after, fails=fails or claims, next_fence=self._next_fence))
         self._streams.committed(before, head)
         (uploads or self._uploads).committed()
         self._draft = draft.beside(head) if appends and draft is not None and draft.of == before else None  # it was of the head before

@@ -232,10 +232,18 @@ class PartitionStreams:
             pace=pace,
         )
 
-    def assigned(self, before: Head | None, after: Head, *, fails: bool) -> Head:
-        """See with_assignment."""
-        now_ms, layout = self._equipment.tails.now_ms(), LAYOUT if self._limits is None else _layout_of(self._limits)
-        return with_assignment(before, after, streams=self._streams, fails=fails, new_uid=self._new_uid, now_ms=now_ms, layout=layout)
+    def assigned(self, before: Head | None, after: Head, *, fails: bool, next_fence: Callable[[Head], int]) -> Head:
+        """See with_assignment. Raises what `next_fence` does."""
+        return with_assignment(
+            before,
+            after,
+            streams=self._streams,
+            fails=fails,
+            new_uid=self._new_uid,
+            next_fence=next_fence,
+            now_ms=self._equipment.tails.now_ms(),
+            layout=LAYOUT if self._limits is None else _layout_of(self._limits),
+        )
 
     def _new_uid(self, head: Head) -> str:
         """Of what begins where `head` ends: of a segment of chunks it follows from its place."""

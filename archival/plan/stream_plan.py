@@ -59,6 +59,7 @@ def with_assignment(
     streams: bool | None,
     fails: bool,
     new_uid: Callable[[Head], str],
+    next_fence: Callable[[Head], int],
     now_ms: int,
     layout: str = LAYOUT,
 ) -> Head:
@@ -66,14 +67,15 @@ def with_assignment(
     end; else the next one is assigned, so that this costs no commit of its own.
 
     streams  something is written, or will be; None: that is not known here, nothing new is assigned
-    fails    what was assigned will not be listed. Where names follow from what is listed, `after` gets the next fence for the next one
+    fails    what was assigned will not be listed. Where names follow from what is listed, `after` gets another fence for the next one
+    next_fence  above the head's, and nobody else's: see manifests.namesakes.next_fence
     new_uid  makes the name of the next one, which begins where `after` ends
     layout   of the next one
     """
     others = tuple(each for each in after.pending if each.layout not in LAYOUTS)
     was = assigned_to(before) if before is not None else None
     if was is not None and fails and was.layout == chunk_keys.LAYOUT and was.fence == after.fence:
-        after = replace(after, fence=after.fence + 1)
+        after = replace(after, fence=next_fence(after))
     stays = was is not None and was.base_offset == after.next_offset and not fails and (was.layout == layout or not streams)
     ours = [each for each in after.pending if each.layout in LAYOUTS and each.base_offset == after.next_offset and not each.is_assigned]
     if was is not None and was.base_offset == after.next_offset and fails:

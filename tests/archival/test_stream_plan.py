@@ -15,7 +15,9 @@ UIDS = count(1)
 
 
 def after(before: Head | None, head: Head, *, streams: bool | None = True, fails: bool = False) -> Head:
-    return with_assignment(before, head, streams=streams, fails=fails, new_uid=lambda _: f"{next(UIDS):032x}", now_ms=7)
+    return with_assignment(
+        before, head, streams=streams, fails=fails, new_uid=lambda _: f"{next(UIDS):032x}", next_fence=lambda _: 9, now_ms=7
+    )
 
 
 def listing(head: Head, last: int) -> Head:

@@ -16,12 +16,15 @@ from headwater_core.layouts.chunks.chunk_handle import CommitLimits
 from headwater_core.layouts.chunks.chunks_layout import ChunksLayout
 from headwater_core.layouts.streaming import OffloadBudget
 from headwater_core.objectstore.store import ObjectStore
+from headwater_core.partition import PartitionId
 from manifests import chunk_keys
 from manifests.namesakes import listed_uids, packed
 from manifests.pending_list import FAILED, PendingObject
+from manifests.repository import ManifestRepository
 from tests.archival.builders import PARTITION, SEALED, Agent, Directory, fill, live_bytes, ranges
 from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.headwater_core.segments.builders import a_segment
+from tests.manifests.builders import a_head
 
 AGE_MS, COMMIT_AGE_MS, CHUNK_BYTES = 60_000, 5_000, 300
 VARIANTS = pytest.mark.parametrize("variant", list(Variant), ids=[each.value for each in Variant])
@@ -161,6 +164,20 @@ def test_what_a_process_left_is_begun_again_in_a_place_of_its_own(directory: Dir
     assert {each.fence for each in other.head.entries} == {following.fence}
     orphans = {each.segment for each in stored_objects(other.store, other.head) if packed(each.uid) not in listed_uids(other.head)}
     assert orphans == {before.uid}, "what it left is an orphan"
+
+
+@VARIANTS
+def test_what_another_topic_id_has_written_under_the_next_fence_is_no_place_for_it(directory: Directory, variant: Variant) -> None:
+    agent, written = an_agent(directory, variant), fill(directory, 0, end=5)
+    agent.run(policy(variant, commit_bytes=200))
+    theirs = PartitionId(PARTITION.cluster_id, "AAAAAAAAAAAAAAAAAAAAAQ", PARTITION.partition, PARTITION.topic)
+    fence = pending(agent).fence + 1
+    ManifestRepository(agent.store).commit(None, a_head(partition=theirs, fence=fence, writer="agent-b"))
+    other = again(agent)
+    assert other.run(policy(variant))[:-1] == ["assigned"]
+    assert pending(other).fence == fence + 1
+    other.run(policy(variant, completes=True))
+    assert live_bytes(other.store, other.head) == written
 
 
 @VARIANTS
