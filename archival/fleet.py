@@ -271,6 +271,7 @@ class ArchiverFleet:
             writer=equipment.writer,
         )
         self._collecting = threading.Lock()
+        self.collection_troubles: dict[PartitionId, str] = {}  # why nothing of them is deleted, or not all; "" where all is
         self.handover = Handover(equipment.data_dir / "collected.json")
         self.handed_over = self.handover.take()  # by the agent before this one
         self._worked_on: set[PartitionId] = set()  # by steps that may have left objects which no commit lists
@@ -832,10 +833,13 @@ class ArchiverFleet:
                 )
                 if done.committed and archiver.head is not None:
                     self.committed(archiver.head)
-                return done
         except Exception as error:
             self._worked_on.add(partition)
-            return Collected(partition=partition, error=self.trouble(partition.topic_partition, error))
+            done = Collected(partition=partition, error=self.trouble(partition.topic_partition, error))
+        if not isinstance(done.error, TransientError):
+            is_stopped = done.error is not None and not isinstance(done.error, Fenced)
+            self.collection_troubles[partition] = f"nothing is deleted: {done.error}" if is_stopped else done.kept
+        return done
 
     def _retention_of(self, partition: PartitionId) -> ArchivalConfig:
         """What is set for it, where its records expire."""

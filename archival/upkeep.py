@@ -47,6 +47,8 @@ class Upkeep:
                 for done in self.round(stop):
                     if done.error is not None:
                         _report(done.partition, done.error)
+                    if done.kept:
+                        log.error("orphans_kept", partition=str(done.partition), topic_id=done.partition.topic_id, reason=done.kept)
                     stop.wait(pause_s)
             except Exception:  # a mistake of ours, which must not end all rounds
                 log.exception("collection_failed")
@@ -57,6 +59,8 @@ class Upkeep:
         uploads = self._unfinished()
         for gone in self._looks.keys() - {partition for partition, _ in held}:
             del self._looks[gone]
+        for gone in self._fleet.collection_troubles.keys() - {partition for partition, _ in held}:
+            self._fleet.collection_troubles.pop(gone, None)
         for partition, version in held:
             if stop.is_set():
                 return

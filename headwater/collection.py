@@ -139,7 +139,7 @@ def _row(done: Collected) -> dict[str, Any]:
     is_foreign = isinstance(done.error, Fenced)
     return _fields(partition.topic, partition.topic_id, partition.partition) | {
         **{name: getattr(done, name) for name in FACTS},
-        "reason": f"nothing is done: {reason}" if is_foreign else "",
+        "reason": f"nothing is done: {reason}" if is_foreign else done.kept,
         "error": None if is_foreign or done.error is None else reason,
     }
 

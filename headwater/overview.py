@@ -88,7 +88,11 @@ def summary(rows: Sequence[Row]) -> str:
     held_back = [f"the store does not answer, next try at {time_text(max(tries_ms))}"] if tries_ms else []
     troubles = [
         f"{words} {count}"
-        for words, name in (("trigger not applied to", "trigger_trouble"), ("offload buffer full for", "stream_trouble"))
+        for words, name in (
+            ("trigger not applied to", "trigger_trouble"),
+            ("offload buffer full for", "stream_trouble"),
+            ("orphans kept of", "collection_trouble"),
+        )
         if (count := sum(bool(row.get(name)) for row in rows))
     ]
     return ", ".join([f"{len(rows)} partition{'s' * (len(rows) != 1)}", *counts, *lags, *troubles, *held_back])
@@ -171,4 +175,5 @@ def _troubles(row: Row) -> list[str]:
     """What a person should know of beside the state. A reason may say already that nothing more is taken."""
     said = [f"not applied: {row['trigger_trouble']}"] if row.get("trigger_trouble") else []
     full = row.get("stream_trouble")
-    return [*said, f"nothing more is taken: {full}"] if full and full not in str(row["reason"]) else said
+    said += [f"nothing more is taken: {full}"] if full and full not in str(row["reason"]) else []
+    return [*said, row["collection_trouble"]] if row.get("collection_trouble") else said

@@ -4,7 +4,8 @@ A topic that was deleted and created again has another id and other heads. Each 
 it may be about to list what it has uploaded under its head's fence.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass, field
 
 from headwater_core.errors import CorruptData, ForeignOwner, NotFound, UnsupportedFormat, UsageError
 from headwater_core.layouts import open_layout
@@ -45,39 +46,96 @@ def packed(uid: str) -> bytes:
     return bytes.fromhex(uid) if keys.is_uid(uid) else uid.encode()
 
 
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What the other incarnations say of themselves.
+
+    fences  of their heads
+    listed  see listed_uids
+    below   by topic id, of what cannot be read: it may list anything below this fence; None: of any fence
+    lost    those of them that have no head, or a damaged one
+    trouble  what that is, for people
+    """
+
+    fences: list[int] = field(default_factory=list)
+    listed: set[bytes] = field(default_factory=set)
+    below: dict[str, int | None] = field(default_factory=dict)
+    lost: set[str] = field(default_factory=set)
+    trouble: list[str] = field(default_factory=list)
+
+
 class Namesakes:
     """The partition of this number in the other incarnations of its topic's name. Reads their heads when it is first asked: ask after the
-    objects were listed, so that what was committed in between is in them."""
+    objects were listed, so that what was committed in between is in them.
 
-    def __init__(self, repository: ManifestRepository, partition: PartitionId) -> None:
-        self._repository, self._partition = repository, partition
-        self._found: tuple[list[int], set[bytes], bool] | None = None  # fences, what is listed, is one without a head
+    An incarnation without a readable head commits nothing, but may have listed anything that was there when it was lost. What lies under a
+    fence that was taken since then, above all that was there, is not its.
+
+    clear_from  by topic id: the fence that was taken so for one which is lost; others may list anything
+    """
+
+    def __init__(self, repository: ManifestRepository, partition: PartitionId, clear_from: Mapping[str, int] | None = None) -> None:
+        self._repository, self._partition, self._clear_from = repository, partition, clear_from or {}
+        self._found: _Look | None = None
 
     def may_have(self, uid: str, fence: int) -> bool:
-        """May one of them list the object, now or later? What it has uploaded and not listed yet has its head's fence. One whose head is
-        not there may have anything.
+        """May one of them list the object, now or later? What it has uploaded and not listed yet has its head's fence.
 
-        Raises what reading a manifest and its pages does.
+        Raises what the store does.
         """
-        if self._found is None:
-            self._found = self._look()
-        fences, listed, is_lost = self._found
-        return is_lost or fence in fences or packed(uid) in listed
+        found = self._look()
+        return fence in found.fences or packed(uid) in found.listed or self.is_unclear(fence)
 
-    def _look(self) -> tuple[list[int], set[bytes], bool]:
-        fences, listed, is_lost = list[int](), set[bytes](), False
-        for each in self._others():
+    def is_unclear(self, fence: int) -> bool:
+        """May what lies under it be listed by one that cannot be read?"""
+        return any(below is None or fence < below for below in self._look().below.values())
+
+    @property
+    def lost(self) -> Set[str]:
+        """The topic ids of those that have no head, or a damaged one."""
+        return self._look().lost
+
+    @property
+    def trouble(self) -> str:
+        """What keeps objects from being told apart, and what to do, for people; "" where nothing does."""
+        return "; ".join(self._look().trouble)
+
+    def _look(self) -> _Look:
+        if self._found is None:
+            found = _Look()
+            for each in self._others():
+                self._look_at(each, found)
+            self._found = found
+        return self._found
+
+    def _look_at(self, each: PartitionId, found: _Look) -> None:
+        topic_id, key = each.topic_id, keys.head(each)
+        try:
+            head = self._repository.load_unchecked(key)
+        except UnsupportedFormat as error:
+            found.below[topic_id] = None  # its writer may be at work
+            found.trouble.append(f"{error}: upgrade")
+        except (NotFound, CorruptData) as error:
+            if isinstance(error, CorruptData) or self._has_partition(each):
+                found.below[topic_id] = self._clear_from.get(topic_id)
+                found.lost.add(topic_id)
+                found.trouble.append(
+                    f"{key} is {'not there' if isinstance(error, NotFound) else 'damaged'}: restore it, or remove "
+                    f"{keys.topic_prefix(each.topic, topic_id)} where nobody wants what was archived of that topic id"
+                )
+        else:
+            found.fences.append(head.fence)
             try:
-                head = self._repository.load_unchecked(keys.head(each))
-            except NotFound:
-                is_lost = is_lost or self._has_partition(each)
-                continue
-            fences.append(head.fence)
-            listed |= listed_uids(head)
-        return fences, listed, is_lost
+                found.listed.update(listed_uids(head))
+            except CorruptData as error:
+                found.below[topic_id] = head.fence + 1
+                found.trouble.append(f"{error}: restore it")
 
     def _has_partition(self, each: PartitionId) -> bool:
-        manifest = self._repository.load_topic(each.topic, each.topic_id)
+        try:
+            manifest = self._repository.load_topic(each.topic, each.topic_id)
+        except (CorruptData, UnsupportedFormat, ForeignOwner):
+            return True
         return manifest is None or each.partition < manifest.partitions
 
     def _others(self) -> Iterator[PartitionId]:
@@ -87,22 +145,33 @@ class Namesakes:
                 yield PartitionId(mine.cluster_id, topic_id, mine.partition, mine.topic)
 
     def highest_fence(self) -> int:
-        """Of their heads, as far as these can be read; 0 where there is none. Objects of a higher fence meet none of theirs."""
-        highest = 0
+        """Of their heads, as far as these can be read; 0 where there is none."""
+        return self._highest()[0]
+
+    def free_fence(self) -> int:
+        """One that none of them has. Where a head cannot be read, nothing lies under it either: what is damaged stops nothing here."""
+        highest, is_known = self._highest()
+        if not is_known:
+            highest = max(highest, chunk_keys.highest_fence(self._repository.store, self._partition.topic_partition))
+        return highest + 1
+
+    def _highest(self) -> tuple[int, bool]:
+        """Of the heads that can be read; and are these all?"""
+        highest, is_known = 0, True
         for each in self._others():
             try:
                 highest = max(highest, self._repository.load_unchecked(keys.head(each)).fence)
             except NotFound:
-                continue
+                is_known = is_known and not self._has_partition(each)
             except (CorruptData, ForeignOwner, UnsupportedFormat):
-                continue  # what is damaged there stops nothing here: a key that is taken is noticed when it is written
-        return highest
+                is_known = False
+        return highest, is_known
 
 
 def next_fence(head: Head, namesakes: Namesakes) -> int:
     """The one to take after that of `head`: where a partition has chunks, one that no namesake has, so that the fence in a chunk's key says
     whose it is."""
-    return 1 + max(head.fence, namesakes.highest_fence() if may_have_chunks(head) else 0)
+    return max(head.fence + 1, namesakes.free_fence() if may_have_chunks(head) else 0)
 
 
 def _incarnations(store: ObjectStore, topic: str) -> Iterator[str]:

@@ -6,8 +6,8 @@ there is something of the head's own fence, the fence is raised first, by a comm
 An orphan is deleted when it has been seen as one for the reader lease, which begins after the commit that let it go.
 
 Whatever is not known for sure keeps everything of the partition: a page that is missing or damaged, a head of a newer version, a listing
-that failed, a head that another agent holds. Below chunks/ that goes for the heads of all incarnations of the topic's name, and only what
-none of them lists, or may list yet, is an orphan.
+that failed, a head that another agent holds. Below chunks/ only what no incarnation of the topic's name lists, or may list yet, is an
+orphan; where the head of another one cannot be read, that is what lies under a fence which was taken since.
 """
 
 import math
@@ -50,6 +50,7 @@ class Collected:
     again_ms        when the next of it may leave, though nobody commits anything; None: never
     version         of the manifest that was looked at: what a later one has let go was not
     committed       has it been advanced?
+    kept            what may be another incarnation's and why that is not known, for people; "" where nothing is
     """
 
     partition: PartitionId
@@ -65,6 +66,7 @@ class Collected:
     again_ms: int | None = None
     version: int = 0
     committed: bool = False
+    kept: str = ""
     error: HeadwaterError | None = None
 
 
@@ -133,11 +135,14 @@ class Collector:
                 finished.add(each.key)
             if not _is_listed(each, listed):
                 unlisted.append(each)
-        namesakes = Namesakes(ManifestRepository(self._store), partition)
+        clear_from = self._clear_from(partition)
+        namesakes = Namesakes(ManifestRepository(self._store), partition, clear_from)
+        unclear = sum(each.is_shared and namesakes.is_unclear(each.fence) for each in unlisted)
         unlisted = [each for each in unlisted if not (each.is_shared and any(namesakes.may_have(name, each.fence) for name in each.names))]
         begun = [
             each for each in begun if not (each.key.startswith(chunk_keys.CHUNKS) and namesakes.may_have(_uid(each), _fence(each, ())))
         ]
+        is_to_be_cleared = unclear > 0 and not namesakes.lost <= clear_from.keys()
         milestones.reached("collect.listed")
         fences = {*(each.fence for each in unlisted), *(_fence(each, finished) for each in begun)}
         is_left = abandoned is not None and abandoned in {
@@ -151,11 +156,14 @@ class Collector:
             trimmed_bytes=head.entries.live_bytes - after.entries.live_bytes,
             forgotten_entries=len(head.superseded) - len(after.superseded),
             version=head.version,
+            kept=f"{unclear} objects below chunks/ may be listed where that cannot be read, and stay: {namesakes.trouble}"
+            if unclear
+            else "",
         )
         if dry_run:
             return _counted(done, unlisted)
         removed: list[StoredObject] = []
-        if after is not head or head.fence in fences or is_left:
+        if after is not head or head.fence in fences or is_left or is_to_be_cleared:
             listed = listed_uids(head)  # as long as it is not committed that what was abandoned has failed, it is listed
             removed += self._delete(partition, _orphans(unlisted, listed, head), settings, stop)  # a full disk has no room for a commit
             before, head = (
@@ -163,12 +171,17 @@ class Collector:
                 archiver.amend(lambda held: with_fields(successor(held), fence=next_fence(held, namesakes)), discards=discards),
             )
             milestones.reached("collect.committed")
+            if unclear:
+                clear_from |= dict.fromkeys(namesakes.lost - clear_from.keys(), head.fence)
             done = replace(done, start_offset=head.start_offset, version=before.version + 1, committed=True)
             if done.trimmed_entries or done.forgotten_entries or head.start_offset != before.start_offset:
                 _report_trim(done)
             listed = listed_uids(head)
             gone = {each.key for each in removed}
             unlisted = [each for each in unlisted if each.key not in gone]
+        if clear_from:
+            lost = {f"{topic_id} {fence}" for topic_id, fence in clear_from.items() if topic_id in namesakes.lost}
+            self._sightings.see(partition, Seen.LOST, lost)
         orphans = _orphans(unlisted, listed, head)
         done = _counted(done, [*removed, *orphans])
         removed += self._delete(partition, orphans, settings, stop)
@@ -178,7 +191,7 @@ class Collector:
         done = replace(done, deleted=len(removed), deleted_bytes=sum(each.size_bytes for each in removed), aborted=len(over))
         if removed or over:
             _report_deleted(done)
-        return replace(done, again_ms=self._again_ms(head, settings))
+        return replace(done, again_ms=self._clock.now_ms() if done.kept else self._again_ms(head, settings))
 
     def _delete(
         self, partition: PartitionId, orphans: Sequence[StoredObject], settings: ArchivalConfig, stop: Callable[[], bool]
@@ -212,6 +225,11 @@ class Collector:
         until_ms = self._until_ms(settings.superseded_retention_s)
         since = look(head.partition_id, Seen.SUPERSEDED, names.values())
         return {name for name, sighting in names.items() if sighting in since and since[sighting] <= until_ms}
+
+    def _clear_from(self, partition: PartitionId) -> dict[str, int]:
+        """See Namesakes: what was remembered of incarnations without a head."""
+        found = (name.split(" ") for name in self._sightings.of(partition, Seen.LOST))
+        return {topic_id: int(fence) for topic_id, fence in found}
 
     def _until_ms(self, period_s: float) -> float:
         """What was first seen by then, in ms, has been so for `period_s`. Ask before the look, which notices a clock put ahead."""

@@ -21,6 +21,7 @@ class Seen(Enum):
 
     ORPHAN = "orphans"
     SUPERSEDED = "superseded"
+    LOST = "lost"
 
 
 AHEAD_MS = 1_000  # by less than that the wall clock may run away from the monotonic one between two looks

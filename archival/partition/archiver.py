@@ -439,7 +439,7 @@ class PartitionArchiver:
 
     def _with_chunks(self, head: Head) -> Head:
         """`head` as it has to be before its first chunk: see Namesakes."""
-        return with_chunks(head, Namesakes(self._repository, self.partition).highest_fence() + 1)
+        return with_chunks(head, Namesakes(self._repository, self.partition).free_fence())
 
     def _next_fence(self, head: Head) -> int:
         """Above the head's. One that no other incarnation has, where keys do not say which of them has written an object."""

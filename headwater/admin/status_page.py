@@ -15,6 +15,7 @@ import msgspec
 from headwater.admin.metrics import STALLED
 from headwater.admin.status_board import UNMEASURED, BoardEntry
 from headwater.drill.report_store import LastDrill
+from headwater_core.partition import PartitionId
 
 LIMIT, LIMIT_MAX = 1000, 2000  # topics or partitions on a page: more would take longer than 50 ms
 DAMAGED_MAX = 100  # topics that a page names
@@ -40,6 +41,7 @@ class PartitionRow(msgspec.Struct, frozen=True, kw_only=True):
                     it was not more. All since the agent started
     trigger_trouble why offload_after or offload_when_local_exceeds is not applied; "" where neither is set, or both are
     stream_trouble  why streaming offload takes nothing more of it for now; "" where it does, or it is not streamed
+    collection_trouble  why nothing that is not listed is deleted, or not all, until a person acts; "" where all is
     store_try_ms    when the agent tries the store again, which it leaves alone until then
     high_watermark_source  who said the high watermark: `broker`, `checkpoint`, or nobody; high_watermark_age_s: how long ago
     age_s           how long ago all of this was last seen to be so
@@ -65,6 +67,7 @@ class PartitionRow(msgspec.Struct, frozen=True, kw_only=True):
     release_reason: str
     trigger_trouble: str
     stream_trouble: str
+    collection_trouble: str
     store_try_ms: int | None
     high_watermark_source: str
     high_watermark_age_s: float | None
@@ -157,6 +160,7 @@ class PageFacts:
     cached_bytes  by the folder of the cache
     store_try_ms  see PartitionRow
     held_back     the same in words; "" while the store answers
+    collection_troubles  by partition: see PartitionRow
     others        see StatusPage
     """
 
@@ -167,6 +171,7 @@ class PageFacts:
     store_try_ms: int | None = None
     held_back: str = ""
     store_failing_s: float = 0.0
+    collection_troubles: Mapping[PartitionId, str] = field(default_factory=dict)
     damaged_topics: Mapping[str, str] = field(default_factory=dict)
     cluster: ClusterFacts | None = None
     last_drill: LastDrill | None = None
@@ -337,6 +342,7 @@ def row_of(entry: BoardEntry, facts: PageFacts, now_s: float) -> PartitionRow:
         release_reason=status.release_reason,
         trigger_trouble=status.trigger_trouble,
         stream_trouble=status.stream_trouble,
+        collection_trouble=facts.collection_troubles.get(entry.partition, "") if entry.partition is not None else "",
         store_try_ms=facts.store_try_ms,
         high_watermark_source=status.high_watermark_source,
         high_watermark_age_s=None if entry.said_s is None else round(max(0.0, now_s - entry.said_s), 3),

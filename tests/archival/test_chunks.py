@@ -292,6 +292,45 @@ def test_what_the_other_incarnation_may_list_yet_stays(tmp_path: Path) -> None:
     assert store.stat(uploaded), "a manifest that is lost lists nothing, and proves nothing"
 
 
+@pytest.mark.parametrize("lost", ["absent", "damaged", "never there"])
+def test_an_unreadable_manifest_of_another_topic_id_keeps_only_what_it_may_list(tmp_path: Path, lost: str) -> None:
+    old = Bench(tmp_path / "old", append(2 * BATCH_BYTES), SUCCESSOR)
+    old.write(1, 2, 4)
+    store, theirs = old.agent.store, named_by(old.agent)
+    assert isinstance(store, MemoryStore)
+    store.delete(keys.head(SUCCESSOR))
+    if lost == "damaged":
+        store.create(keys.head(SUCCESSOR), b"{}")
+    elif lost == "never there":
+        for key in theirs:
+            store.delete(key)
+        theirs = set()
+    new = Bench(tmp_path / "new", append(2 * BATCH_BYTES), store=store)
+    new.write(1, 2)
+    assert new.merge() == 1
+    done = new.collect()
+    count = len(names(store) - named_by(new.agent))
+    assert done.kept.startswith(f"{count} objects below chunks/ may be listed where that cannot be read, and stay: {keys.head(SUCCESSOR)}")
+    assert "restore it, or remove meta/" in done.kept
+    kept = names(store)
+    assert theirs <= kept, "nobody knows what is not wanted of it"
+    new.write(3, 4, 5, 6)
+    assert new.merge() == 2
+    done = new.collect()
+    assert names(store) == kept | named_by(new.agent), "a fence was taken since then which is not its"
+    assert done.kept
+    new.agent.store.create(keys.data(PARTITION, 0, 9, 0, "f" * 32), b"data")
+    assert new.collect().deleted == 1, "what names its topic id is nobody else's"
+    version = new.agent.head.version
+    new.collect()
+    assert new.agent.head.version == version, "a fence is taken once"
+    for key in names(store, keys.topic_prefix(SUCCESSOR.topic, SUCCESSOR.topic_id)):
+        store.delete(key)
+    assert new.collect().kept == ""
+    assert names(store) == named_by(new.agent), "it was given up"
+    new.check()
+
+
 def test_a_name_that_a_refilled_gap_finds_taken_is_another_ones_next_time(tmp_path: Path) -> None:
     """A transaction goes across the end of the gap, so what follows is made once more with its true index, where chunks of its consolidated
     segment still lie."""

@@ -68,6 +68,9 @@ def test_what_is_not_followed_of_the_settings_of_offload_is_said_and_counted() -
     assert known["reason"] == "the offload buffer is full"
     assert summary([late, full]).endswith("trigger not applied to 1, offload buffer full for 1")
     assert "applied" not in summary([full])
+    kept = a_row("bills", 2, collection_trouble="4 objects stay: restore it")
+    assert [row["reason"] for row in partition_rows([kept], explained=False)] == ["4 objects stay: restore it"]
+    assert summary([kept]).endswith("orphans kept of 1")
 
 
 def test_a_lag_that_nobody_can_tell_is_called_unknown() -> None:

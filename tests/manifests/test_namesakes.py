@@ -2,14 +2,15 @@
 
 import pytest
 
-from headwater_core.errors import CorruptData
 from headwater_core.partition import PartitionId
 from manifests import keys
+from manifests.document import seal_lines
 from manifests.namesakes import Namesakes
 from manifests.repository import ManifestRepository
 from manifests.topic import TopicManifest, encode_topic
 from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.manifests.builders import PARTITION, a_head, an_entry
+from tests.manifests.trees import TINY
 
 OTHER = PartitionId(PARTITION.cluster_id, "AAAAAAAAAAAAAAAAAAAAAQ", PARTITION.partition, PARTITION.topic)
 LISTED, UNKNOWN = "a" * 32, "b" * 32
@@ -42,19 +43,48 @@ def test_what_another_one_lists_or_may_list_yet_is_its_own() -> None:
     assert found.highest_fence() == 4
 
 
-def test_one_whose_manifest_is_gone_may_have_anything() -> None:
+@pytest.mark.parametrize("left", ["nothing", "topic", "damaged topic", "damaged head"])
+def test_one_without_a_readable_manifest_may_have_what_was_there_when_it_was_lost(left: str) -> None:
     store = bucket()
     store.delete(keys.head(OTHER))
-    assert not namesakes(store).may_have(UNKNOWN, 1), "there is nothing left of it at all"
-    topic = TopicManifest(cluster_id=OTHER.cluster_id, topic=OTHER.topic, topic_id=OTHER.topic_id, partitions=OTHER.partition + 1)
-    store.create(keys.topic_manifest(OTHER.topic, OTHER.topic_id), encode_topic(topic))
-    assert namesakes(store).may_have(UNKNOWN, 1)
+    if left == "topic":
+        topic = TopicManifest(cluster_id=OTHER.cluster_id, topic=OTHER.topic, topic_id=OTHER.topic_id, partitions=OTHER.partition + 1)
+        store.create(keys.topic_manifest(OTHER.topic, OTHER.topic_id), encode_topic(topic))
+    elif left == "damaged topic":
+        store.create(keys.topic_manifest(OTHER.topic, OTHER.topic_id), b"{}")
+    elif left == "damaged head":
+        store.create(keys.head(OTHER), b"{}")
+    found = namesakes(store)
+    if left == "nothing":
+        assert not found.may_have(UNKNOWN, 1), "there is nothing left of it at all"
+        assert (found.lost, found.trouble, found.free_fence()) == (set(), "", 1)
+        return
+    assert found.may_have(UNKNOWN, 1)
+    assert found.lost == {OTHER.topic_id}
+    assert keys.head(OTHER) in found.trouble
+    assert found.highest_fence() == 0, "it stops no archiving"
+    store.create(f"chunks/c/n.7/{OTHER.topic}/{OTHER.partition}/commitLog/seg-0/chunk-0", b"")
+    assert found.free_fence() == 8
+    since = Namesakes(ManifestRepository(store), PARTITION, {OTHER.topic_id: 8})
+    assert since.may_have(UNKNOWN, 7)
+    assert not since.may_have(UNKNOWN, 8)
 
 
-def test_a_damaged_manifest_leaves_it_open() -> None:
+def test_one_of_a_newer_version_may_have_anything_and_one_without_a_page_what_its_fence_allows() -> None:
     store = bucket()
-    store.delete(keys.head(OTHER))
-    store.create(keys.head(OTHER), b"{}")
-    with pytest.raises(CorruptData):
-        namesakes(store).may_have(UNKNOWN, 1)
-    assert namesakes(store).highest_fence() == 0, "it stops no archiving"
+    store.replace(keys.head(OTHER), seal_lines({"format": (9, 0)}, {}), expected_tag=store.stat(keys.head(OTHER)).tag)
+    newer = namesakes(store)
+    assert newer.may_have(UNKNOWN, 99)
+    assert not newer.lost, "its writer may be at work"
+    store = MemoryStore()
+    repository = ManifestRepository(store, limits=TINY)
+    head = a_head(*(an_entry(base, base, partition=OTHER) for base in range(40)), fence=4, writer="b", partition=OTHER)
+    repository.commit(None, head)
+    for info in list(store.list(keys.manifest_prefix(OTHER))):
+        if keys.parse_page(info.key):
+            store.delete(info.key)
+    found = namesakes(store)
+    assert found.may_have(UNKNOWN, 3)
+    assert not found.may_have(UNKNOWN, 5)
+    assert not found.lost
+    assert "restore it" in found.trouble

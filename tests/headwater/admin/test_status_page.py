@@ -1,6 +1,7 @@
 """Pages of partitions and topics: filters, sums, paging."""
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -100,10 +101,12 @@ def test_a_row_has_what_the_agent_knows_beside_its_log() -> None:
     due = BoardEntry(a_status("cooks", 0, state="due"), NOW_S, NOW_S, partition=partition, said_s=NOW_S - 3)
     other = an_entry("cooks", 1)
     facts = PageFacts(cached_bytes={folder(partition): 77, "AAAAAAAAAAAAAAAAAAAAAA-5": 5}, store_try_ms=5, held_back="held back", unseen=4)
+    facts = replace(facts, collection_troubles={partition: "4 objects stay"})
     page = page_of([due, other], StatusQuery(partitions=True), facts, now_s=NOW_S + 1, at_ms=1)
     first, second = rows_of(page)
     assert (first.cached_bytes, first.store_try_ms, first.high_watermark_age_s, first.archived_bytes) == (77, 5, 4.0, None)
     assert (first.reason, second.reason) == ("; held back", "")  # the other one waits for nothing
+    assert (first.collection_trouble, second.collection_trouble) == ("4 objects stay", "")
     assert (page.whole.cached_bytes, page.whole.unknown_sizes, page.unseen) == (77, 1, 4)
 
 
