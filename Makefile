@@ -72,6 +72,8 @@ bench: .venv/.tests
 	@$(BIN)/python -m bench.merges
 	@$(BIN)/python -m bench.layouts
 	@$(BIN)/python -m bench.chunks
+	@$(BIN)/python -m bench.restore
+	@$(BIN)/python -m bench.instant
 	@$(BIN)/python -m bench.spark
 
 .venv/bin/python:
