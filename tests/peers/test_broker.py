@@ -66,7 +66,8 @@ def log_start(broker: KafkaBroker, topic: str, partition: int = 0) -> int:
     return int(admin.list_offsets({place: OffsetSpec.earliest()})[place].result(20).offset)  # type: ignore[no-untyped-call]
 
 
-def eventually(what: str, done: Callable[[], bool], agent: Agent, *, patience_s: float = 30) -> None:
+def eventually(what: str, done: Callable[[], bool], agent: Agent, *, patience_s: float = 60) -> None:
+    """Patience is more than the 30 s between two rescans, which find what no file system event has told of."""
     deadline = time.monotonic() + patience_s
     while not done():
         assert time.monotonic() < deadline, f"not within {patience_s} s: {what}\n{agent.log_text()[-5000:]}"

@@ -206,7 +206,7 @@ def test_every_record_is_read_once_from_the_bucket_while_the_agent_that_streams_
         with Agent(headwater) as agent:
             writer.stop.set()
             writer.join()
-            agent.caught_up(dict(writer.ends))
+            agent.caught_up(dict(writer.ends), patience_s=180)
             wait(lambda: reader.ends == writer.ends or reader.failures, agent, f"{reader.ends} was read")
             agent.stop()
         assert (reader.failures, writer.failures) == ([], [])
