@@ -22,6 +22,7 @@ ROOTS = (DATA, STREAM)  # of the data objects whose keys name their incarnation
 ALL_ROOTS = (*ROOTS, CHUNKS)
 CLUSTER = "cluster/"
 CLUSTER_LIST = "cluster/latest.json"
+RECOVERIES = "cluster/recoveries/"
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")
 _UID = re.compile(r"[0-9a-f]{32}")
 _PAGE_NAME = re.compile(r"([0-9]{20})-([0-9]{20})-([0-9])-([0-9]{10})-([0-9a-f]{32})\.jsonl\.gz")
@@ -239,7 +240,7 @@ def parse_cluster_snapshot(key: str) -> SnapshotName | None:
 
 def recovery(recovery_id: str) -> str:
     """Which plan was applied where."""
-    return check_key(f"cluster/recoveries/{recovery_id}.json")
+    return check_key(f"{RECOVERIES}{recovery_id}.json")
 
 
 def download(recovery_id: str) -> str:

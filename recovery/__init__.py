@@ -10,7 +10,7 @@ from manifests.repository import ManifestRepository
 from recovery.cluster_state import find_snapshot, with_cluster
 from recovery.completion import RecoveryStatus, status
 from recovery.discovery import discover, find_lost_runs, is_pattern
-from recovery.held_settings import finish, held_of
+from recovery.held_settings import finish, held_of, with_originals
 from recovery.identity import new_kafka_id
 from recovery.placement import Progress
 from recovery.planner import make_plan
@@ -65,6 +65,7 @@ def plan(
     snapshot = None if request.options.cluster is None else find_snapshot(repository, request.options.cluster)
     if snapshot is not None:
         found = as_in_snapshot(found, snapshot.state, repository, unlisted=request.options.unlisted_topics)
+    found = with_originals(found, repository.store)
     ends = find_ends(found.topics, request.options, repository.store)
     made = make_plan(found, request, now_ms=now_ms, recovery_id=uuid4().hex, cluster_id=new_kafka_id(), ends=ends)
     if snapshot is not None:

@@ -1,23 +1,27 @@
 """Settings that a recovery held back, so that the broker keeps what came back: which they are, and putting them back.
 
 A broker measures retention against the times of the records: with its own settings a recovered topic would lose most of what came back
-within minutes. They are put back, topic by topic, once the broker's logs of it are seen to begin and end as they were recovered.
+within minutes. They are put back, topic by topic, once the broker's logs of it are seen to begin and end as they were recovered. Until then
+the bucket has them as well: the archive of the recovered cluster knows no other settings than those that the recovery gave.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import replace as with_fields
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-import msgspec
+from msgspec.structs import replace
 
 from headwater_core.clock import Clock
-from headwater_core.errors import ForeignOwner, NotFound, TransientError, UsageError, VerificationFailed
+from headwater_core.errors import ForeignOwner, HeadwaterError, NotFound, TransientError, UsageError, VerificationFailed
+from headwater_core.objectstore.store import ObjectStore
 from recovery.completion import is_finished
+from recovery.discovery import ArchivedTopic, Found
 from recovery.local_part import is_internal
 from recovery.plan_notes import HELD_BACK
-from recovery.recovery_plan import Place, RecoveryPlan, TopicPlan
+from recovery.recovery_plan import HeldSetting, Place, RecoveryPlan, TopicPlan
 from recovery.target import Mark, locked, read_mark, write_mark
+from recovery.target_record import read_records, record_put_back
 
 _SHOWN = 20
 
@@ -52,15 +56,6 @@ class ClusterAdmin(Protocol):
         ...
 
 
-class HeldSetting(msgspec.Struct, frozen=True, kw_only=True):
-    """value: what is put back, None: the topic had none; recovered: what the recovered topic was given in its place, None: none."""
-
-    topic: str
-    name: str
-    value: str | None
-    recovered: str | None
-
-
 class Finished(NamedTuple):
     """
     put_back   what the topics have again now, whoever set it
@@ -68,6 +63,7 @@ class Finished(NamedTuple):
     left       what needs more than a setting, such as a remote tier
     unlike     topics of which nothing was put back, and why: they are not as they were recovered
     again      it had been done before, and nothing was looked at
+    untold     why the bucket does not say that it is done; "" when it does, or nothing had to be said
     """
 
     put_back: Sequence[HeldSetting]
@@ -75,15 +71,7 @@ class Finished(NamedTuple):
     left: Sequence[HeldSetting]
     unlike: Mapping[str, str] = {}
     again: bool = False
-
-
-def all_held(plan: RecoveryPlan) -> list[HeldSetting]:
-    """All that is held back, by topic."""
-    return [
-        HeldSetting(topic=topic.topic, name=name, value=value, recovered=topic.configs.get(name))
-        for topic in plan.topics
-        for name, value in sorted(topic.held.items())
-    ]
+    untold: str = ""
 
 
 def held_of(into: Path) -> list[HeldSetting]:
@@ -96,14 +84,37 @@ def _waiting(mark: Mark) -> list[HeldSetting]:
     """The retention that is still to be put back."""
     if mark.put_back_ms is not None:
         return []
-    return [each for each in all_held(mark.plan) if each.name in HELD_BACK and each.topic not in mark.put_back]
+    return [each for each in mark.plan.held if each.name in HELD_BACK and each.topic not in mark.put_back]
 
 
 def _beyond_settings(plan: RecoveryPlan) -> list[HeldSetting]:
-    return [each for each in all_held(plan) if each.name not in HELD_BACK]
+    return [each for each in plan.held if each.name not in HELD_BACK]
 
 
-def finish(into: Path, cluster: ClusterAdmin, clock: Clock, *, checked: bool = True) -> Finished:
+def with_originals(found: Found, store: ObjectStore) -> Found:
+    """`found`, with the settings that an earlier recovery of this cluster held back and that nobody has put back or changed since: they are
+    held back again, and put back in the end. Raises what the store raises."""
+    records, wrong = read_records(store)
+    waiting: dict[tuple[str, str], dict[str, HeldSetting | None]] = {}  # by cluster and topic id; the newest recovery of a topic counts
+    for record in records:
+        for each in record.held:
+            by_name = waiting.setdefault((record.cluster_id, each.topic_id), {})
+            by_name[each.name] = each if record.put_back_ms is None else None
+    notes = [*found.notes, *(f"{each}: what that recovery has held back is not known" for each in wrong)]
+    topics: list[ArchivedTopic] = []
+    for archived in found.topics:
+        manifest, configs = archived.manifest, dict(archived.manifest.configs or {})
+        for name, held in waiting.get((manifest.cluster_id, manifest.topic_id), {}).items():
+            if held and configs.get(name) == held.recovered:
+                configs.pop(name, None)
+                configs |= {} if held.value is None else {name: held.value}
+                was = "none" if held.value is None else held.value
+                notes.append(f"{manifest.topic}: {name} was {was} before an earlier recovery, and was never put back: `finish` does")
+        topics.append(archived if manifest.configs is None else with_fields(archived, manifest=replace(manifest, configs=configs)))
+    return with_fields(found, topics=topics, notes=notes)
+
+
+def finish(into: Path, cluster: ClusterAdmin, clock: Clock, *, checked: bool = True, store: ObjectStore | None = None) -> Finished:
     """Put back the retention that the recovery in `into` held back, of each topic once; may be repeated after any interruption.
 
     A value that somebody has changed since stays: it was set by a person who knew. A topic that is not as it was recovered, or not there
@@ -111,6 +122,7 @@ def finish(into: Path, cluster: ClusterAdmin, clock: Clock, *, checked: bool = T
 
     checked  only where each log of a topic begins and ends where it was recovered, or ends later; else everywhere, and what is not there
              any more is done with
+    store    the bucket of the recovery, which says from then on that nothing is held back; None: it is not told
 
     Raises NotFound when there is no recovery, UsageError when it is not finished, ForeignOwner when this is not its cluster,
     VerificationFailed when not one topic is as it was recovered, TransientError when a partition does not answer or a setting is not yet
@@ -124,7 +136,8 @@ def finish(into: Path, cluster: ClusterAdmin, clock: Clock, *, checked: bool = T
             raise UsageError(f"the recovery in {into} is not finished: run `headwater recover apply` again")
         left = _beyond_settings(mark.plan)
         if mark.put_back_ms is not None:
-            return Finished([each for each in all_held(mark.plan) if each.name in HELD_BACK], (), left, again=True)
+            put_back = [each for each in mark.plan.held if each.name in HELD_BACK]
+            return Finished(put_back, (), left, again=True, untold=_say_put_back(mark, store))
         _check_cluster(mark, cluster)
         waiting = _waiting(mark)
         unlike = _unlike(mark.plan, {each.topic for each in waiting}, cluster, checked=checked)
@@ -135,11 +148,22 @@ def finish(into: Path, cluster: ClusterAdmin, clock: Clock, *, checked: bool = T
             )
         changed = _put_back(retention, cluster)
         if checked and unlike:
-            mark = replace(mark, put_back=tuple(sorted({*mark.put_back, *(each.topic for each in retention)})))
+            mark = with_fields(mark, put_back=tuple(sorted({*mark.put_back, *(each.topic for each in retention)})))
         else:
-            mark = replace(mark, put_back_ms=clock.now_ms(), put_back=())
-        write_mark(into, mark)
-        return Finished([each for each in retention if each not in changed], changed, left, unlike)
+            mark = with_fields(mark, put_back_ms=clock.now_ms(), put_back=())
+        mark = write_mark(into, mark)
+        return Finished([each for each in retention if each not in changed], changed, left, unlike, untold=_say_put_back(mark, store))
+
+
+def _say_put_back(mark: Mark, store: ObjectStore | None) -> str:
+    """In the bucket, when it is done; why that could not be. The cluster has its settings by then, and the next run says it again."""
+    if store is None or mark.put_back_ms is None:
+        return ""
+    try:
+        record_put_back(store, mark.plan.recovery_id, mark.put_back_ms)
+    except HeadwaterError as error:
+        return str(error)
+    return ""
 
 
 def _put_back(retention: Sequence[HeldSetting], cluster: ClusterAdmin) -> list[HeldSetting]:

@@ -247,6 +247,16 @@ class SourceTopic(msgspec.Struct, frozen=True, kw_only=True):
     topic_id: str
 
 
+class HeldSetting(msgspec.Struct, frozen=True, kw_only=True):
+    """value: what is put back, None: the topic had none; recovered: what the recovered topic was given in its place, None: none."""
+
+    topic: str
+    topic_id: str
+    name: str
+    value: str | None
+    recovered: str | None
+
+
 class TopicPlan(msgspec.Struct, frozen=True, kw_only=True):
     """configs: as the recovered topic gets them. held: settings that were set aside so that the broker does not delete
     what was just recovered, with the value to put back, None when there was none. source: of which topic it is made; None: its own name
@@ -337,6 +347,15 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
     endings: tuple[str, ...] = ()
     cluster: ClusterPlan | None = None
     cut: RecoveryCut | None = None
+
+    @property
+    def held(self) -> tuple[HeldSetting, ...]:
+        """All that is held back, by topic."""
+        return tuple(
+            HeldSetting(topic=topic.topic, topic_id=topic.topic_id, name=name, value=value, recovered=topic.configs.get(name))
+            for topic in self.topics
+            for name, value in sorted(topic.held.items())
+        )
 
     @property
     def records(self) -> int:

@@ -499,6 +499,7 @@ def finish(config: "Config", into: Path | None, bootstrap_servers: str | None, u
 
     For the running recovered cluster. The logs of a topic must begin and end as they were recovered, else it waits; the other topics do
     not wait for it. A setting that was changed since stays. Connects as log.client_properties says. May be repeated.
+    The bucket is told: until then a recovery of the recovered cluster holds the same settings back.
 
     \b
     Example:
@@ -515,6 +516,7 @@ def finish(config: "Config", into: Path | None, bootstrap_servers: str | None, u
     from headwater.broker.broker_connection import BrokerAddress
     from headwater.broker.client_properties import load_client_properties
     from headwater.broker.cluster_admin import KafkaAdmin
+    from headwater.wiring import open_bucket
     from headwater_core.clock import SystemClock
 
     if into is None:
@@ -522,7 +524,7 @@ def finish(config: "Config", into: Path | None, bootstrap_servers: str | None, u
     servers = config.log.bootstrap_servers if bootstrap_servers is None else tuple(filter(None, bootstrap_servers.split(",")))
     addresses = [BrokerAddress.parse(each) for each in servers]
     with KafkaAdmin(addresses, load_client_properties(config.log.client_properties)) as cluster:
-        done = recovery.finish(into, cluster, SystemClock(), checked=not unchecked)
+        done = recovery.finish(into, cluster, SystemClock(), checked=not unchecked, store=open_bucket(config).store)
     columns = (Column("topic", "topic"), Column("name", "setting"), Column("value", "value"), Column("state", "state"))
     states = (("put back", done.put_back), ("changed since, stays", done.changed), ("held back", done.left))
     rows = [{"topic": each.topic, "name": each.name, "value": each.value, "state": state} for state, some in states for each in some]
@@ -530,6 +532,8 @@ def finish(config: "Config", into: Path | None, bootstrap_servers: str | None, u
     if done.left:
         say("note: settings of remote storage are held back: give them to the topics yourself once brokers have a remote tier")
     say(f"{len(done.put_back)} settings are put back" + (", and were before: nothing was done" if done.again else ""))
+    if done.untold:
+        say(f"note: the bucket could not be told, run the same command again: {done.untold}")
     for why in done.unlike.values():
         say(f"{'passed over' if unchecked else 'not put back'}: {why}")
     if done.unlike and not unchecked:

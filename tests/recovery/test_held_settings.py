@@ -8,10 +8,14 @@ import pytest
 
 import recovery
 from headwater_core.errors import ForeignOwner, HeadwaterError, NotFound, TransientError, UsageError, VerificationFailed
+from manifests.repository import ManifestRepository
+from manifests.topic import TopicManifest
 from recovery.held_settings import LogBounds, TopicValues, finish, held_of
 from recovery.plan_notes import HELD_BACK
 from recovery.recovery_plan import Place, RecoveryPlan
 from tests.headwater_core.manual_clock import ManualClock
+from tests.headwater_core.objectstore.memory import MemoryStore
+from tests.recovery.plans import CLUSTER
 from tests.recovery.written_archive import Archive, plain
 
 
@@ -212,3 +216,70 @@ def test_only_a_finished_recovery_is_finished(tmp_path: Path, recovered: tuple[P
     (into / "meta.properties").unlink()
     with pytest.raises(UsageError):
         finish(into, cluster, ManualClock())
+
+
+def as_archived_since(archive: Archive, cluster: Cluster) -> None:
+    """An agent of the recovered cluster has told the bucket what the topics' settings are now."""
+    for topic in cluster.plan.topics:
+        configs = {name: value for name, value in cluster.settings[topic.topic].items() if value is not None}
+        manifest = TopicManifest(cluster_id=CLUSTER, topic=topic.topic, topic_id=topic.topic_id, partitions=1, configs=configs)
+        ManifestRepository(archive.store).ensure_topic(manifest)
+
+
+def held(plan: RecoveryPlan) -> dict[tuple[str, str], str | None]:
+    return {(each.topic, each.name): each.value for each in plan.held}
+
+
+def recovered_in_its_bucket(into: Path) -> tuple[Archive, Cluster]:
+    archive = Archive()
+    archive.topic("orders", [plain(0, 4)], **{"retention.ms": "600"})
+    archive.topic("menu", [plain(0, 2)], **{"remote.storage.enable": "true"})
+    plan = archive.plan(cluster_id=CLUSTER)
+    recovery.apply(plan, into, archive.store)
+    as_archived_since(archive, cluster := Cluster(plan))
+    return archive, cluster
+
+
+def test_a_cluster_that_is_lost_again_before_it_was_put_back_loses_no_setting(tmp_path: Path) -> None:
+    archive, first = recovered_in_its_bucket(tmp_path / "first")
+    again = archive.plan(cluster_id=CLUSTER)
+    assert held(again) == held(first.plan)
+    assert sum("never put back" in note for note in again.notes) == 5
+    recovery.apply(again, tmp_path / "second", archive.store)
+    as_archived_since(archive, cluster := Cluster(again))
+    assert held(archive.plan(cluster_id=CLUSTER)) == held(first.plan)  # and again
+    finish(tmp_path / "second", cluster, ManualClock(), store=archive.store)
+    assert cluster.settings["orders"] == {"cleanup.policy": "delete", "retention.ms": "600"}
+    as_archived_since(archive, cluster)
+    assert held(archive.plan(cluster_id=CLUSTER)) == {key: value for key, value in held(first.plan).items() if key[1] in HELD_BACK}
+
+
+def test_what_somebody_has_set_since_is_not_what_it_was_before(tmp_path: Path) -> None:
+    archive, cluster = recovered_in_its_bucket(tmp_path / "log")
+    cluster.settings["orders"]["retention.ms"] = "9000"
+    as_archived_since(archive, cluster)
+    assert held(archive.plan(cluster_id=CLUSTER))["orders", "retention.ms"] == "9000"
+
+
+def test_retention_that_is_unlimited_since_it_was_put_back_stays_so(tmp_path: Path) -> None:
+    archive, cluster = recovered_in_its_bucket(tmp_path / "log")
+    finish(tmp_path / "log", cluster, ManualClock(), store=archive.store)
+    cluster.settings["orders"]["retention.ms"] = "-1"
+    as_archived_since(archive, cluster)
+    assert ("orders", "retention.ms") not in held(archive.plan(cluster_id=CLUSTER))
+
+
+def test_a_bucket_that_cannot_be_told_keeps_nothing_back_and_is_told_by_the_next_run(tmp_path: Path) -> None:
+    archive, cluster = recovered_in_its_bucket(tmp_path / "log")
+    store = MemoryStore(ManualClock())
+    store.create(key := f"cluster/recoveries/{cluster.plan.recovery_id}.json", b"rubbish")
+    done = finish(tmp_path / "log", cluster, ManualClock(), store=store)
+    assert (key in done.untold, cluster.settings["orders"]["retention.ms"]) == (True, "600")
+    assert finish(tmp_path / "log", cluster, ManualClock(), store=archive.store).untold == ""
+    assert b'"put_back_ms": null' not in archive.store.get(key)[0]
+
+
+def test_a_record_that_cannot_be_read_is_noted(tmp_path: Path) -> None:
+    archive, _ = recovered_in_its_bucket(tmp_path / "log")
+    archive.store.create("cluster/recoveries/x.json", b"rubbish")
+    assert [note for note in archive.plan().notes if "cluster/recoveries/x.json" in note and "not known" in note]
