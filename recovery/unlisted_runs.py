@@ -14,7 +14,8 @@ _READERS = 16
 
 
 def unlisted_notes(repository: ManifestRepository, topics: Iterable[ArchivedTopic]) -> Sequence[str]:
-    """A note for each partition that has some. One listing per partition. Raises what the store raises."""
+    """A note for each partition that has some. One listing per partition, of what lies beyond its end alone. Raises what the store
+    raises."""
     heads = [head for topic in topics for _, head in sorted(topic.heads.items())]
     with ContextThreads(_READERS, "recover-unlisted") as pool:
         return [note for note in pool.map(lambda head: _note(repository, head), heads) if note]
@@ -23,9 +24,10 @@ def unlisted_notes(repository: ManifestRepository, topics: Iterable[ArchivedTopi
 def _note(repository: ManifestRepository, head: Head) -> str:
     partition = head.partition_id
     beyond: dict[str, keys.DataName] = {}
-    for info in repository.store.list(keys.data_prefix(partition)):
+    prefix = keys.data_prefix(partition)
+    for info in repository.store.list(prefix, start_after=f"{prefix}{head.next_offset:020}"):  # names begin with the base offset
         name = keys.parse_data(info.key)
-        if name is not None and name.base_offset >= head.next_offset and not info.key.endswith(".index"):
+        if name is not None and not info.key.endswith(".index"):
             beyond[info.key] = name
     if not beyond:
         return ""
