@@ -38,6 +38,7 @@ from manifests.repository import ManifestRepository
 from recovery.kafka_releases import METADATA_VERSION, starting_releases
 from recovery.recovery_plan import ClusterPlan, RecoveryPlan
 from recovery.snapshot_topics import with_epochs
+from recovery.target import copy_name
 from recovery.target_files import SECRET_MODE, publish, read_if_there
 from recovery.topic_roles import topics_by_role
 
@@ -188,24 +189,28 @@ def injected_records(state: ClusterMetadata, cluster: ClusterPlan | None, node_i
         yield from _injectable(state.unknown)
 
 
-def copy_name(cluster: ClusterPlan) -> str:
-    """Of the copy in the target."""
-    return f".headwater-recovery-cluster-{cluster.key.rpartition('-')[2]}"
-
-
 def copy_snapshot(cluster: ClusterPlan, into: Path, store: ObjectStore) -> None:
     """The copy is in the target, whole. Raises NotFound, VerificationFailed, DiskFull, and what the store raises."""
     path = into / copy_name(cluster)
     held = read_if_there(path)
-    if held is not None and _is_whole(cluster, held):
-        return
+    if held is None or not _is_whole(cluster, held):
+        write_copy(cluster, into, fetch_snapshot(cluster, store))
+
+
+def fetch_snapshot(cluster: ClusterPlan, store: ObjectStore) -> bytes:
+    """The object. Raises NotFound, VerificationFailed, and what the store raises."""
     try:
         packed, _ = store.get(cluster.key, max_bytes=SNAPSHOT_BYTES_MAX)
     except NotFound as error:
         raise NotFound(f"{cluster.key} is not in the archive any more: plan the recovery again") from error
     if not _is_whole(cluster, packed):
         raise VerificationFailed(f"{cluster.key} is not what the plan names: {len(packed)} bytes, {digest_of(packed)}")
-    publish(path, packed, mode=SECRET_MODE)
+    return packed
+
+
+def write_copy(cluster: ClusterPlan, into: Path, packed: bytes) -> None:
+    """Raises DiskFull."""
+    publish(into / copy_name(cluster), packed, mode=SECRET_MODE)
 
 
 def _is_whole(cluster: ClusterPlan, packed: bytes) -> bool:

@@ -6,9 +6,9 @@ import msgspec
 
 from headwater_core.errors import VerificationFailed
 from recovery import layout
-from recovery.cluster_state import copied_state, copy_name
+from recovery.cluster_state import copied_state
 from recovery.layout import partition_directory, partitions, segment_files
-from recovery.target import Mark, broker_started, read_mark
+from recovery.target import Mark, broker_started, copy_name, read_mark
 from recovery.target_files import read_if_there
 
 

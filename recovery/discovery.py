@@ -63,13 +63,8 @@ def discover(repository: ManifestRepository, topics: Iterable[str] | None) -> Fo
     With None raises NothingExamined when there is nothing at all, as a wrong bucket must not look like an empty cluster, and
     VerificationFailed when nothing of it can be read.
     """
-    patterns = ["*"] if topics is None else [each for each in topics if is_pattern(each)]
-    manifests = _named(repository, [each for each in topics or () if not is_pattern(each)])
-    named = {manifest.topic for manifest in manifests}
-    lost: list[str] = []
-    if patterns:
-        matching, lost = _matching(repository, patterns, required=topics is not None)
-        manifests += [manifest for manifest in matching if manifest.topic not in named]
+    named, matching, lost = meant_topics(repository, topics)
+    manifests = [*named.values(), *matching]
     found: list[ArchivedTopic] = []
     with ContextThreads(_READERS, "recover-discover") as pool:
         for manifest, archived in zip(manifests, pool.map(lambda each: load_archived(repository, each), manifests), strict=True):
@@ -84,6 +79,19 @@ def discover(repository: ManifestRepository, topics: Iterable[str] | None) -> Fo
     if not found:
         raise NothingExamined("the bucket holds no topics" if topics is None else "no topic was named")
     return Found(topics=found, lost=lost, notes=_notes(repository))
+
+
+def meant_topics(
+    repository: ManifestRepository, topics: Iterable[str] | None
+) -> tuple[Mapping[str, TopicManifest], Sequence[TopicManifest], list[str]]:
+    """The topics that are named, by name; those that patterns match, all with None; and what cannot be read of the latter. Raises as
+    `discover`."""
+    given = ["*"] if topics is None else list(topics)
+    named = {each.topic: each for each in _named(repository, [each for each in given if not is_pattern(each)])}
+    if not (patterns := [each for each in given if is_pattern(each)]):
+        return named, (), []
+    matching, lost = _matching(repository, patterns, required=topics is not None)
+    return named, [each for each in matching if each.topic not in named], lost
 
 
 def is_pattern(name: str) -> bool:

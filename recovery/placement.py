@@ -14,14 +14,14 @@ from headwater_core.objectstore.store import ObjectStore
 from headwater_core.threads import ContextThreads
 from manifests.repository import ManifestRepository
 from recovery import layout
-from recovery.cluster_state import copied_state, copy_name, copy_snapshot
+from recovery.cluster_state import copied_state, copy_snapshot
 from recovery.indexes import most_index_bytes
 from recovery.layout import Files, Segment, partition_directory, partitions, segment_files
 from recovery.planner import without
 from recovery.recovery_plan import LostRun, RecoveryPlan
 from recovery.revision import REVISIONS_MAX, settled
 from recovery.runs import Restored, restore, segment_name
-from recovery.target import LOCK, MARK, Mark, plan_name, write_mark
+from recovery.target import LOCK, MARK, Mark, copy_name, plan_name, write_mark
 from recovery.target_files import SECRET_MODE, publish, read_if_there
 
 SEGMENT_SUFFIXES = (".log", ".index", ".timeindex")

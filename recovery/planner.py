@@ -133,6 +133,7 @@ def _plan_topic(topic: ArchivedTopic, options: Options, now_ms: int, ends: Mappi
         configs=configs,
         held=held,
         partitions=tuple(partitions),
+        manifest_version=topic.manifest.version,
     )
     return planned_topic, left_out
 

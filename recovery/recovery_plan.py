@@ -260,7 +260,7 @@ class HeldSetting(msgspec.Struct, frozen=True, kw_only=True):
 class TopicPlan(msgspec.Struct, frozen=True, kw_only=True):
     """configs: as the recovered topic gets them. held: settings that were set aside so that the broker does not delete
     what was just recovered, with the value to put back, None when there was none. source: of which topic it is made; None: its own name
-    and id."""
+    and id. manifest_version: of the topic manifest that it was planned from; 0: a plan of before says none."""
 
     topic: str
     topic_id: str
@@ -269,11 +269,16 @@ class TopicPlan(msgspec.Struct, frozen=True, kw_only=True):
     held: dict[str, str | None]
     partitions: tuple[PartitionPlan, ...]
     source: SourceTopic | None = None
+    manifest_version: int = 0
+
+    @property
+    def archived_name(self) -> SourceTopic:
+        """Of which topic of the archive it is made."""
+        return self.source or SourceTopic(topic=self.topic, topic_id=self.topic_id)
 
     def archived_id(self, cluster_id: str, partition: int) -> PartitionId:
         """Of which partition of the archive of `cluster_id` that partition is made."""
-        topic, topic_id = (self.source.topic, self.source.topic_id) if self.source else (self.topic, self.topic_id)
-        return PartitionId(cluster_id, topic_id, partition, topic)
+        return PartitionId(cluster_id, self.archived_name.topic_id, partition, self.archived_name.topic)
 
     @property
     def records(self) -> int:

@@ -13,13 +13,14 @@ from headwater_core.control.control_records import Record, RecoveryFinished, Rec
 from headwater_core.errors import TransientError, UsageError, VerificationFailed
 from headwater_core.objectstore.store import ObjectStore
 from manifests.repository import ManifestRepository
+from recovery.cluster_state import fetch_snapshot, write_copy
 from recovery.completion import is_finished
 from recovery.identity import new_kafka_id
 from recovery.placement import Placement, Progress, damage_text
 from recovery.planner import without
 from recovery.recovery_plan import RecoveryPlan, check_plan
 from recovery.report import RecoveryReport, report_of
-from recovery.revision import changed_heads, settled
+from recovery.revision import changes_since, settled
 from recovery.target import Mark, check_same, check_unused, locked, read_mark, write_mark
 from recovery.target_record import record_target
 
@@ -67,7 +68,7 @@ def apply(
 
     skip_damaged  what is missing or damaged in the bucket is left out, and the plan in the directory says so from then on
     recorded      the bucket says that this plan is applied here, and to no other directory
-    unchanged     begin only while each head is the one that was planned from
+    unchanged     begin only while the archive is as it was planned from, and go on only with that very plan
 
     Raises UsageError when the plan has problems, was applied elsewhere, or the directory holds something; ForeignOwner when
     it holds another recovery; DiskFull and TransientError when the same call may succeed later; VerificationFailed when
@@ -80,7 +81,7 @@ def apply(
         resumed = mark is not None
         if mark is None:
             mark = _begin(plan, into, store, clock, control, skip_damaged=skip_damaged, recorded=recorded, unchanged=unchanged)
-        check_same(into, mark, plan)
+        check_same(into, mark, plan, exact=unchanged)
         milestones.reached("recover.marked")
         again = is_finished(into, mark)
         if not again and recorded and resumed:
@@ -113,7 +114,7 @@ def _begin(
     check_plan(plan)
     if plan.problems:
         raise UsageError("the plan cannot be applied: " + "; ".join(plan.problems))
-    if unchanged and (changed := changed_heads(plan, ManifestRepository(store))):
+    if unchanged and (changed := changes_since(plan, ManifestRepository(store))):
         raise UsageError(f"the archive has changed since the plan was made, nothing was fetched; make a new one: {'; '.join(changed)}")
     if plan.holes and not skip_damaged:
         raise VerificationFailed(damage_text(plan.holes, "nothing was fetched"))
@@ -122,10 +123,13 @@ def _begin(
         raise UsageError(f"this plan has been applied ({known.outcome}); make a new one to recover again")
     if plan.holes:
         plan = settled(without(plan, plan.holes), ManifestRepository(store), lambda _: (), clock.now_ms())
+    snapshot = None if plan.cluster is None else fetch_snapshot(plan.cluster, store)  # before anything is begun: it may have expired
     directory_id, started_ms = new_kafka_id(), clock.now_ms()
     if recorded:
         directory_id = record_target(store, plan, into, directory_id, host=socket.gethostname(), started_ms=started_ms)
     milestones.reached("recover.recorded")
+    if plan.cluster is not None and snapshot is not None:
+        write_copy(plan.cluster, into, snapshot)
     return write_mark(into, Mark(plan, "", directory_id, started_ms))
 
 

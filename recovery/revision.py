@@ -5,13 +5,15 @@ lease is over, they are deleted. A recovery may be older than that, since it tak
 what is missing is damage only while the head still lists it.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from headwater_core.errors import CorruptData, ForeignOwner, TransientError, UnsupportedFormat
+from headwater_core.errors import CorruptData, ForeignOwner, NotFound, TransientError, UnsupportedFormat, UsageError
+from headwater_core.partition import PartitionId
 from headwater_core.threads import ContextThreads
 from manifests.repository import ManifestRepository
+from recovery.discovery import meant_topics
 from recovery.endings import with_endings
 from recovery.local_part import bounds_of
 from recovery.plan_notes import notes_of
@@ -82,26 +84,67 @@ def _with_partitions(plan: RecoveryPlan, again: Mapping[Place, PartitionPlan]) -
     return replace(plan, topics=topics, notes=(*kept, *(note for topic in topics for note in notes_of(topic))))
 
 
-def changed_heads(plan: RecoveryPlan, manifests: ManifestRepository) -> list[str]:
-    """Which heads are not those that were planned from, and how they differ, for people. Raises what the store raises."""
-    places = [(topic, partition) for topic in plan.topics for partition in topic.partitions if partition.manifest_version]
+def changes_since(plan: RecoveryPlan, manifests: ManifestRepository) -> list[str]:
+    """What is otherwise in the archive than `plan` was made from, for people: heads, the manifests of topics, and topics that it would have
+    by now. Raises what the store raises."""
+    places = [(topic, partition) for topic in plan.topics for partition in topic.partitions]
 
-    def of(place: tuple[TopicPlan, PartitionPlan]) -> str:
-        topic, planned = place
-        identity = topic.archived_id(plan.source_cluster_id, planned.partition)
-        try:
-            held = manifests.load(identity)
-        except (CorruptData, ForeignOwner, UnsupportedFormat) as error:
-            return f"{identity.topic_partition}: {error}"
-        if held is None:
-            return f"{identity.topic_partition} has no manifest any more"
-        before, now = (planned.manifest_version, planned.manifest_fence), (held.head.version, held.head.fence)
-        if before != now:
-            return f"{identity.topic_partition} had version {before[0]} and fence {before[1]}, and has {now[0]} and {now[1]}"
-        if planned.manifest_digest not in ("", held.digest):
-            return f"{identity.topic_partition} has another manifest of version {now[0]}: {held.digest}, not {planned.manifest_digest}"
-        return ""
+    def changed_head(place: tuple[TopicPlan, PartitionPlan]) -> str:
+        topic, partition = place
+        return _changed_head(manifests, topic.archived_id(plan.source_cluster_id, partition.partition), partition)
 
     with ContextThreads(_READERS, "recover-heads") as pool:
-        found = [text for text in pool.map(of, places) if text]
+        heads = pool.map(changed_head, places)
+        topics = pool.map(lambda topic: _changed_topic(manifests, topic), plan.topics)
+        found = [text for text in (*_other_topics(manifests, plan), *topics, *heads) if text]
     return [*found[:_SHOWN], *([f"{len(found) - _SHOWN} more"] if len(found) > _SHOWN else [])]
+
+
+def _changed_head(manifests: ManifestRepository, identity: PartitionId, planned: PartitionPlan) -> str:
+    place = identity.topic_partition
+    try:
+        held = manifests.load(identity)
+    except (CorruptData, ForeignOwner, UnsupportedFormat) as error:
+        return f"{place}: {error}" if planned.manifest_version else ""  # it was so when the plan was made
+    if held is None:
+        return f"{place} has no manifest any more" if planned.manifest_version else ""
+    before, now = (planned.manifest_version, planned.manifest_fence), (held.head.version, held.head.fence)
+    if not planned.manifest_version:
+        return f"{place} has a manifest of version {now[0]}, and had none that could be read"
+    if before != now:
+        return f"{place} had version {before[0]} and fence {before[1]}, and has {now[0]} and {now[1]}"
+    if planned.manifest_digest not in ("", held.digest):
+        return f"{place} has another manifest of version {now[0]}: {held.digest}, not {planned.manifest_digest}"
+    return ""
+
+
+def _changed_topic(manifests: ManifestRepository, planned: TopicPlan) -> str:
+    """Its settings, or how many partitions it has."""
+    name, topic_id = planned.archived_name.topic, planned.archived_name.topic_id
+    try:
+        held = manifests.load_topic(name, topic_id)
+    except (CorruptData, ForeignOwner, UnsupportedFormat) as error:
+        return f"{name}: {error}"
+    if held is None:
+        return f"{name} has no topic manifest any more"
+    if planned.manifest_version not in (0, held.version):
+        return f"{name} had a topic manifest of version {planned.manifest_version}, and has {held.version}: {held.partitions} partitions"
+    return ""
+
+
+def _other_topics(manifests: ManifestRepository, plan: RecoveryPlan) -> Iterator[str]:
+    """Topics that the request means by now, and that are not those of the plan."""
+    options = plan.request.options
+    try:
+        named, matching, _ = meant_topics(manifests, plan.request.topics)
+    except (CorruptData, ForeignOwner, NotFound, UnsupportedFormat, UsageError) as error:
+        yield str(error)
+        return
+    planned = {topic.archived_name.topic: topic.archived_name.topic_id for topic in plan.topics}
+    left_out = {text.partition(": ")[0] for text in plan.left_out}
+    for each in (*named.values(), *matching):
+        topic_id = planned.get(each.topic)
+        if topic_id is None and each.topic not in left_out and (options.cluster is None or options.unlisted_topics):
+            yield f"{each.topic} is in the archive, and is not planned"
+        elif topic_id not in (None, each.topic_id) and options.cluster is None:
+            yield f"{each.topic} is {each.topic_id} by now, {topic_id} is planned"

@@ -16,13 +16,15 @@ from headwater_core.errors import CorruptData, ForeignOwner, Locked, UsageError
 from headwater_core.files import PARTIAL, disk_errors
 from headwater_core.objectstore.digest import digest_of, is_digest
 from manifests.document import FORMAT, seal, unseal
-from recovery.recovery_plan import RecoveryPlan, check_plan
+from recovery.recovery_plan import ClusterPlan, Place, RecoveryPlan, check_plan
 from recovery.target_files import publish, read_if_there
 
 MARK = ".headwater-recovery.json"
 LOCK = ".headwater-recovery.lock"
 _PLAN = ".headwater-recovery-plan-{}.json.gz"
-_PLAN_NAME = re.compile(re.escape(_PLAN).replace(r"\{\}", "[0-9a-f]{16}"))
+_SNAPSHOT = ".headwater-recovery-cluster-{}"
+_BESIDE = re.compile("|".join(re.escape(each).replace(r"\{\}", "[0-9a-z.]+") for each in (_PLAN, _SNAPSHOT)))  # the mark: what it names
+_SHOWN = 5
 _BYTES_MAX = 1 << 30  # of a plan as JSON: some 1.4 million entries, and 5 GiB of memory to read it back
 _TRACES = (".lock", ".kafka_cleanshutdown", "recovery-point-offset-checkpoint", "__cluster_metadata-0")  # nothing of ours
 
@@ -107,7 +109,7 @@ def read_mark(into: Path) -> Mark | None:
 
 
 def write_mark(into: Path, mark: Mark) -> Mark:
-    """The plan first, where it has no file yet; then the mark that names it; then what an earlier mark named is deleted.
+    """The plan first, where it has no file yet; then the mark that names it; then what no mark names any more is deleted.
 
     Raises UsageError for a plan that is too large to be read back.
     """
@@ -123,8 +125,9 @@ def write_mark(into: Path, mark: Mark) -> Mark:
     )
     publish(into / MARK, seal(document))
     with disk_errors(into):
+        named = [plan_name(mark.plan_digest), *([copy_name(mark.plan.cluster)] if mark.plan.cluster else [])]
         for name in os.listdir(into):
-            if _PLAN_NAME.fullmatch(name) and name != plan_name(mark.plan_digest):
+            if _is_beside(name) and name not in named:
                 (into / name).unlink()
     return mark
 
@@ -132,6 +135,16 @@ def write_mark(into: Path, mark: Mark) -> Mark:
 def plan_name(digest: str) -> str:
     """The file in which a plan of this digest lies."""
     return _PLAN.format(digest.rpartition(":")[2])
+
+
+def copy_name(cluster: ClusterPlan) -> str:
+    """Of the copy of the snapshot."""
+    return _SNAPSHOT.format(cluster.key.rpartition("-")[2])
+
+
+def _is_beside(name: str) -> bool:
+    """What belongs to a mark, or was to belong to one: a run may have ended before it, and while it was written."""
+    return _BESIDE.fullmatch(name.removesuffix(PARTIAL)) is not None
 
 
 def _write_plan(into: Path, plan: RecoveryPlan) -> str:
@@ -163,20 +176,53 @@ def check_unused(into: Path) -> None:
     """Raises UsageError when the directory holds anything: no log is overwritten."""
     with disk_errors(into):
         ours = (MARK + PARTIAL, LOCK)
-        found = sorted(name for name in os.listdir(into) if name not in ours and not _PLAN_NAME.fullmatch(name.removesuffix(PARTIAL)))
+        found = sorted(name for name in os.listdir(into) if name not in ours and not _is_beside(name))
     if found == ["lost+found"]:
         raise UsageError(f"{into} is the root of a file system (lost+found): no broker starts on that; recover into a directory below it")
     if found:
         raise UsageError(f"{into} is not empty (it holds {found[0]}); a recovery needs a directory of its own")
 
 
-def check_same(into: Path, mark: Mark, plan: RecoveryPlan) -> None:
-    """Raises ForeignOwner when the directory belongs to a recovery of another request."""
+def check_same(into: Path, mark: Mark, plan: RecoveryPlan, *, exact: bool = False) -> None:
+    """Raises ForeignOwner when the directory belongs to a recovery of another request, or, when it has to be `exact`, to another plan."""
     begun = mark.plan
     if begun.recovery_id == plan.recovery_id:
         return
-    if (begun.request, begun.source_cluster_id) != (plan.request, plan.source_cluster_id):
-        raise ForeignOwner(f"{into} holds another recovery, {begun.recovery_id}; a recovery needs a directory of its own")
+    if exact or (begun.request, begun.source_cluster_id) != (plan.request, plan.source_cluster_id):
+        found = list(_differences(begun, plan))
+        shown = "; ".join((*found[:_SHOWN], *([f"{len(found) - _SHOWN} more"] if len(found) > _SHOWN else [])))
+        raise ForeignOwner(f"{into} holds another recovery, {begun.recovery_id}; a recovery needs a directory of its own: {shown}")
+
+
+def _differences(begun: RecoveryPlan, plan: RecoveryPlan) -> Iterator[str]:
+    """In which the plan that was begun differs from `plan`, for people."""
+    if begun.source_cluster_id != plan.source_cluster_id:
+        yield f"it is of the archive of {begun.source_cluster_id}, this one of {plan.source_cluster_id}"
+    if begun.request.topics != plan.request.topics:
+        yield f"it was requested of {_topics_text(begun)}, this one of {_topics_text(plan)}"
+    for name in begun.request.options.__struct_fields__:
+        was, given = getattr(begun.request.options, name), getattr(plan.request.options, name)
+        if was != given:
+            yield f"{name} was {was!s:.100}, and is {given!s:.100}"
+    before, now = _heads(begun), _heads(plan)
+    for topic, partition in sorted(before.keys() | now.keys()):
+        was, given = before.get((topic, partition)), now.get((topic, partition))
+        if was != given:
+            yield f"{topic}:{partition} is planned there {_head_text(was)}, here {_head_text(given)}"
+    yield f"it was planned as {begun.recovery_id}, this one as {plan.recovery_id}"
+
+
+def _topics_text(plan: RecoveryPlan) -> str:
+    return "all topics" if plan.request.topics is None else ", ".join(plan.request.topics)[:200]
+
+
+def _heads(plan: RecoveryPlan) -> dict[Place, tuple[int, str]]:
+    places = ((topic.topic, each) for topic in plan.topics for each in topic.partitions)
+    return {(topic, each.partition): (each.manifest_version, each.manifest_digest) for topic, each in places}
+
+
+def _head_text(head: tuple[int, str] | None) -> str:
+    return "not at all" if head is None else f"from version {head[0]}" if head[0] else "as an empty log"
 
 
 def broker_started(into: Path) -> bool:

@@ -19,8 +19,9 @@ from manifests import keys
 from manifests.cluster_list import ClusterList, ListedSnapshot, encode_cluster_list
 from manifests.cluster_snapshot import facts_of, pack_snapshot
 from manifests.repository import ManifestRepository
-from recovery.cluster_state import copied_state, copy_name
+from recovery.cluster_state import copied_state
 from recovery.recovery_plan import ClusterPlan, RecoveryPlan, decode_plan, encode_plan
+from recovery.target import copy_name
 from tests.fixtures import unpack
 from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.recovery.archived import archive
@@ -119,6 +120,25 @@ def test_it_goes_on_with_its_own_copy_when_the_snapshot_is_gone(tmp_path: Path) 
         copied_state(plan, tmp_path / "kafka")
     with pytest.raises(NotFound, match="plan the recovery again"):
         recovery.apply(msgspec.structs.replace(plan, recovery_id="other"), tmp_path / "another", kitchen.store)
+
+
+def test_a_snapshot_that_expired_before_it_was_begun_leaves_a_directory_for_another_plan(tmp_path: Path) -> None:
+    kitchen = DamagedKitchen()
+    plan, into = kitchen.plan(recovery.Options(cluster="1")), tmp_path / "kafka"
+    kitchen.store.delete(kitchen.first.key)
+    with pytest.raises(NotFound, match="plan the recovery again"):
+        recovery.apply(plan, into, kitchen.store)
+    assert (recovery.status(into), list(kitchen.store.list(keys.RECOVERIES))) == (None, [])
+    assert recovery.apply(kitchen.plan(), into, kitchen.store).records
+
+
+def test_what_a_run_left_that_ended_before_its_mark_does_not_stay(tmp_path: Path) -> None:
+    kitchen = Kitchen()
+    for name in ("cluster-" + "a" * 32 + ".checkpoint.gz", "plan-" + "b" * 16 + ".json.gz"):
+        (tmp_path / f".headwater-recovery-{name}").write_bytes(b"of another plan")
+        (tmp_path / f".headwater-recovery-{name}.partial").write_bytes(b"of another plan")
+    recovery.apply(kitchen.plan(), tmp_path, kitchen.store)
+    assert len(list(tmp_path.glob(".headwater-recovery*"))) == 4
 
 
 def test_a_snapshot_that_was_exchanged_is_not_recovered(tmp_path: Path) -> None:

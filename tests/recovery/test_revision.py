@@ -4,13 +4,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 import recovery
-from headwater_core.errors import TransientError, VerificationFailed
+from headwater_core.errors import ForeignOwner, TransientError, UsageError, VerificationFailed
 from headwater_core.objectstore.store import ObjectInfo
+from headwater_core.partition import topic_id_text
 from headwater_core.segments import checkpoints
 from headwater_core.segments.markers import ABORT, read_marker
-from recovery.recovery_plan import decode_plan, encode_plan
+from manifests.repository import ManifestRepository
+from recovery.recovery_plan import RecoveryPlan, decode_plan, encode_plan
 from recovery.revision import REVISIONS_MAX
 from recovery.target import read_mark
 from tests.headwater_core.objectstore.memory import MemoryStore
@@ -94,6 +97,56 @@ def test_what_the_archive_still_lists_is_damage(tmp_path: Path) -> None:
         recovery.apply(plan, tmp_path, archive.store)
     report = recovery.apply(plan, tmp_path, archive.store, skip_damaged=True)
     assert (recovered(tmp_path), len(report.left_out)) == (MERGED[2:], 1)
+
+
+def in_a_file(archive: Archive) -> RecoveryPlan:
+    return decode_plan(encode_plan(archive.plan()))
+
+
+def refused(archive: Archive, plan: RecoveryPlan, into: Path, match: str) -> None:
+    with pytest.raises(UsageError, match=match):
+        recovery.apply(plan, into, archive.store, unchanged=True)
+    assert recovery.status(into) is None
+
+
+def test_a_plan_in_a_file_is_refused_when_there_is_more_to_recover_by_now(tmp_path: Path) -> None:
+    archive = an_archive()
+    plan = in_a_file(archive)
+    archive.topic("menu", [plain(0)])
+    refused(archive, plan, tmp_path, "menu is in the archive, and is not planned")
+    repository = ManifestRepository(archive.store)
+    plan = in_a_file(archive)
+    partition = replace(repository.resolve("menu"), partitions=2, configs={"cleanup.policy": "compact"})
+    repository.ensure_topic(partition)
+    refused(archive, plan, tmp_path, "menu had a topic manifest of version 1, and has 2")
+    plan = in_a_file(archive)
+    [held] = [repository.load(each) for each in repository.partitions("menu", archive.ids["menu"])]
+    assert held
+    repository.commit(None, replace(held.head, partition=1, version=1, entries=(), start_offset=0, last_offset=-1))
+    refused(archive, plan, tmp_path, "menu:1 has a manifest of version 1, and had none")
+    assert recovery.apply(in_a_file(archive), tmp_path, archive.store, unchanged=True).records
+
+
+def test_a_plan_in_a_file_is_refused_when_the_name_is_another_topic_s_by_now(tmp_path: Path) -> None:
+    archive = an_archive()
+    plan = in_a_file(archive)
+    repository = ManifestRepository(archive.store)
+    newer = replace(repository.resolve("orders"), topic_id=topic_id_text(b"\xee" * 16))
+    repository.ensure_topic(newer)
+    repository.choose_incarnation("orders", newer.topic_id)
+    refused(archive, plan, tmp_path, f"orders is {newer.topic_id} by now")
+    assert recovery.apply(plan, tmp_path, archive.store).records
+
+
+def test_a_plan_in_a_file_does_not_go_on_with_what_another_plan_has_begun(tmp_path: Path) -> None:
+    archive = an_archive()
+    with pytest.raises(TransientError):
+        recovery.apply(in_a_file(archive), tmp_path, Failing(archive.store, TransientError("throttled"), 1), workers=1)
+    archive.replace("orders", MERGED)
+    plan = in_a_file(archive)
+    with pytest.raises(ForeignOwner, match="orders:0 is planned there from version 1, here from version 2"):
+        recovery.apply(plan, tmp_path, archive.store, unchanged=True)
+    assert recovery.apply(plan, tmp_path, archive.store).records  # as the same command again does
 
 
 class Merging(MemoryStore):
