@@ -148,7 +148,7 @@ class Members:
         finally:
             with self._lock:
                 member.users -= 1
-                if not member.users and had_none and not archiver.is_waiting:
+                if not member.users and had_none and not (archiver.is_waiting or archiver.is_streaming):
                     member.drop_archiver()
                     if is_new and member.rest is None:
                         del self._members[partition]

@@ -93,10 +93,13 @@ def test_what_is_wanted_for_a_moment_leaves_nothing(known: Members) -> None:
     assert holding(known) == {ONE}
 
 
-def test_what_waits_for_its_commit_is_kept(known: Members) -> None:
+@pytest.mark.parametrize("state", ["is_waiting", "is_streaming"])
+def test_what_waits_for_its_commit_or_holds_an_open_object_is_kept(known: Members, state: str) -> None:
     with known.archiver_of(ONE) as archiver:
-        cast(Archiver, archiver).is_waiting = True
+        setattr(archiver, state, True)
     assert holding(known) == {ONE}
+    with known.archiver_of(ONE) as again:
+        assert again is archiver
 
 
 def test_what_holds_an_open_object_makes_no_room(known: Members, monkeypatch: pytest.MonkeyPatch) -> None:
