@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,7 +17,7 @@ Content = bytes | bytearray | memoryview
 
 
 class S3Growth:
-    """A GrowingObject. What has begun stands in `uploads.in_flight` until it ends."""
+    """A GrowingObject. What has begun stands in `uploads.in_flight` until it ends, or nobody has it any more: then it is unfinished."""
 
     def __init__(self, bucket: S3Bucket, uploads: MultipartUploads, key: str, metadata: Mapping[str, str]) -> None:
         self.key, self._bucket, self._uploads = key, bucket, uploads
@@ -73,8 +74,9 @@ class S3Growth:
             if self._ended:
                 raise self._gone()
             if "UploadId" not in self._where:
-                self._where["UploadId"] = self._uploads.begin(self.key, self._where, self._form)
-                self._uploads.in_flight.add(self._where["UploadId"])
+                upload_id = self._where["UploadId"] = self._uploads.begin(self.key, self._where, self._form)
+                self._uploads.in_flight.add(upload_id)
+                weakref.finalize(self, self._uploads.in_flight.discard, upload_id).atexit = False
 
     def _put(self, content: Content) -> str:
         body = self._body(content)

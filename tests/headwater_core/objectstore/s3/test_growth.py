@@ -1,6 +1,7 @@
 """Objects that grow on S3, where what was sent is seen by every client."""
 
 import contextlib
+import gc
 
 import pytest
 
@@ -71,3 +72,17 @@ def test_what_could_not_be_aborted_is_unfinished(far: S3Store, network: BadNetwo
     assert upload.key == "stream/a"
     growing.abort()
     assert list(far.unfinished("")) == []
+
+
+def test_what_nobody_holds_any_more_is_unfinished(store: S3Store) -> None:
+    held, dropped = store.grow("stream/a"), store.grow("stream/b")
+    for each in (held, dropped):
+        each.send(1, bytes(PART_BYTES_MIN), start=0)
+    assert list(store.unfinished("")) == []
+    del dropped, each
+    gc.collect()
+    [upload] = store.unfinished("")
+    assert upload.key == "stream/b"
+    store.abort(upload)
+    assert list(store.unfinished("")) == []
+    held.abort()
