@@ -5,6 +5,7 @@ of the fixed variant's last chunk, which each commit writes whole until it is fu
 """
 
 import io
+import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
@@ -143,6 +144,7 @@ class ChunkHandle:
         self._apply = in_threads(limits.threads)
         self._is_cut = place.variant is Variant.FIXED
         self._buffer = OffloadBuffer(budget)
+        weakref.finalize(self, _leave, self._buffer, share).atexit = False  # who drops it need not have aborted it
         self._scan = GrowingScan(open_before, place.prefix)
         self._sources: deque[_Source] = deque()  # of what may have to be sent again
         self._commit: _Commit | None = None  # that was begun
@@ -263,10 +265,8 @@ class ChunkHandle:
         self._release()
 
     def _release(self) -> None:
-        self._budget.give_back(self._buffer.held_bytes)
-        self._buffer.held_bytes = 0
+        _leave(self._buffer, self._share)
         self._sources.clear()
-        self._share.pool.leave(self._share)
 
     def _begin(self) -> memoryview | None:
         """The bytes of the commit that was begun, or of the next one, which is begun now; None when nothing has gathered."""
@@ -366,6 +366,11 @@ class ChunkHandle:
         if len(content) != end - position:
             raise SourceChanged(f"{self.place.prefix}: bytes {position} to {end} are not at hand")
         return memoryview(content)
+
+
+def _leave(buffer: OffloadBuffer, share: PoolShare) -> None:
+    buffer.return_held()
+    share.pool.leave(share)
 
 
 def _beginning(content: bytes | memoryview | FileExtent, size_bytes: int) -> bytes | memoryview | FileExtent:

@@ -1,7 +1,9 @@
 """The buffers of all queues that are written as chunks: how much each has gathered, and whether it is its turn to become an object."""
 
 import threading
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 from headwater_core.layouts.chunks.flush_plan import FlushLimits, Gathered, due_queues
 
@@ -10,6 +12,7 @@ POOL_BYTES = 256 << 20
 
 class UploadPool:
     """For many threads. The bytes lie in the local log, and what stands for them in the offload buffer's budget: here they are counted.
+    To leave takes no lock, so a finalizer may, wherever it runs.
 
     bytes_max  all buffers together: from so many on the largest go
     failed     chunks whose upload has failed, and that are to be sent again: queues with one
@@ -18,6 +21,7 @@ class UploadPool:
     def __init__(self, bytes_max: int = POOL_BYTES) -> None:
         self.bytes_max = bytes_max
         self._lock = threading.Lock()
+        self._left: deque[PoolShare] = deque()  # and not forgotten yet
         self._gathered: dict[PoolShare, Gathered] = {}
         self._due: set[PoolShare] = set()  # because the pool was too large
         self._failed: set[PoolShare] = set()
@@ -27,16 +31,19 @@ class UploadPool:
     @property
     def size_bytes(self) -> int:
         """Of all buffers."""
-        return self._size_bytes
+        with self._settled():
+            return self._size_bytes
 
     @property
     def queues(self) -> int:
         """That have gathered something."""
-        return len(self._gathered)
+        with self._settled():
+            return len(self._gathered)
 
     @property
     def failed(self) -> int:
-        return len(self._failed)
+        with self._settled():
+            return len(self._failed)
 
     def share(self, limits: FlushLimits, now_ms: Callable[[], int]) -> "PoolShare":
         """For the buffer of one more queue. now_ms: the time"""
@@ -44,21 +51,38 @@ class UploadPool:
 
     def set_gathered(self, share: "PoolShare", size_bytes: int) -> None:
         """The buffer holds so many bytes now."""
-        with self._lock:
+        with self._settled():
             before = self._gathered.get(share)
+            if not size_bytes:
+                self._forget(share)
+                return
             added = size_bytes - (before.size_bytes if before is not None else 0)
             self._size_bytes += added
             self._waiting_bytes += added if self._waits(share) else 0
-            if not size_bytes:
-                self._gathered.pop(share, None)
-                self._due.discard(share)
-                return
             since_ms = before.since_ms if before is not None else share.now_ms()
             self._gathered[share] = Gathered(size_bytes, since_ms, share.limits)
             if self._size_bytes >= self.bytes_max and not self._due:
                 self._set_due(self._gathered, share.now_ms())
             elif self._waiting_bytes >= self.bytes_max:  # what is due is not sent: it fails, or its partition is paused
                 self._set_due({each: found for each, found in self._gathered.items() if self._waits(each)}, share.now_ms())
+
+    @contextmanager
+    def _settled(self) -> Iterator[None]:
+        """The lock, without those that have left."""
+        with self._lock:
+            while self._left:
+                share = self._left.popleft()
+                self._forget(share)
+                self._failed.discard(share)
+            yield
+
+    def _forget(self, share: "PoolShare") -> None:
+        """It has gathered nothing."""
+        before = self._gathered.pop(share, None)
+        if before is not None:
+            self._size_bytes -= before.size_bytes
+            self._waiting_bytes -= before.size_bytes if self._waits(share) else 0
+        self._due.discard(share)
 
     def _waits(self, share: "PoolShare") -> bool:
         return share not in self._due and share not in self._failed
@@ -75,12 +99,12 @@ class UploadPool:
         self.set_failed(share, is_failed=False)
 
     def is_due(self, share: "PoolShare") -> bool:
-        with self._lock:
+        with self._settled():
             found = self._gathered.get(share)
             return found is not None and (share in self._due or found._replace(limits=share.limits).is_due(share.now_ms()))
 
     def set_failed(self, share: "PoolShare", *, is_failed: bool) -> None:
-        with self._lock:
+        with self._settled():
             waited, found = self._waits(share), self._gathered.get(share)
             (self._failed.add if is_failed else self._failed.discard)(share)
             if found is not None:
@@ -88,8 +112,7 @@ class UploadPool:
 
     def leave(self, share: "PoolShare") -> None:
         """The buffer is no more."""
-        self.set_gathered(share, 0)
-        self.set_failed(share, is_failed=False)
+        self._left.append(share)
 
 
 class PoolShare:

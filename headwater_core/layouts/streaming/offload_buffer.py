@@ -58,7 +58,7 @@ class OfferResult(Enum):
 
 
 class OffloadBudget:
-    """How much memory all buffers together may take. For many threads.
+    """How much memory all buffers together may take. For many threads; to give back takes no lock, so a finalizer may, wherever it runs.
 
     An extent takes EXTENT_BYTES of it, whatever its length, and nothing where it continues the one before it.
     """
@@ -67,25 +67,32 @@ class OffloadBudget:
         self.bytes_max = bytes_max
         self._lock = threading.Lock()
         self._used_bytes = 0
+        self._returned: deque[int] = deque()  # and not subtracted yet
 
     @property
     def used_bytes(self) -> int:
-        return self._used_bytes
+        with self._lock:
+            return self._settled()
 
     def has_room(self, size_bytes: int) -> bool:
-        return self._used_bytes + size_bytes <= self.bytes_max
+        return self.used_bytes + size_bytes <= self.bytes_max
 
     def take(self, size_bytes: int) -> bool:
         """Whether there was room, which is taken now."""
         with self._lock:
-            if not self.has_room(size_bytes):
+            if self._settled() + size_bytes > self.bytes_max:
                 return False
             self._used_bytes += size_bytes
             return True
 
     def give_back(self, size_bytes: int) -> None:
-        with self._lock:
-            self._used_bytes -= size_bytes
+        self._returned.append(size_bytes)
+
+    def _settled(self) -> int:
+        """What is used. The caller has the lock."""
+        while self._returned:
+            self._used_bytes -= self._returned.popleft()
+        return self._used_bytes
 
 
 class BatchWindow(NamedTuple):
@@ -190,6 +197,11 @@ class OffloadBuffer:
             self.size_bytes += rest.size_bytes
             released -= rest.held_bytes
         return released
+
+    def return_held(self) -> None:
+        """To the budget, all of it. May be repeated, and takes no lock."""
+        self._budget.give_back(self.held_bytes)
+        self.held_bytes = 0
 
     def clear(self) -> None:
         self._queue.clear()

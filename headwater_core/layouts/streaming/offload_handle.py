@@ -56,7 +56,7 @@ class OffloadHandle:
         self._lock = threading.Lock()
         self._sending = threading.Lock()  # held while the end is made
         self._buffer = OffloadBuffer(budget)
-        weakref.finalize(self, _return_held, budget, self._buffer).atexit = False  # who drops it need not have aborted it
+        weakref.finalize(self, self._buffer.return_held).atexit = False  # who drops it need not have aborted it
         self._scan = GrowingScan(new.open_before, new.key)
         self._cutter = PartCutter(self._buffer, self._scan, max(part_bytes, store.part_bytes_min), new.key)
         self._growing = store.grow(new.key, metadata=new.data_metadata)
@@ -189,7 +189,7 @@ class OffloadHandle:
         with self._lock:
             self._is_closed = True
             self._broken = self._broken or UsageError(f"{self._new.key} was aborted")
-            _return_held(self._budget, self._buffer)
+            self._buffer.return_held()
             self._buffer.clear()
             self._unsent.clear()
         self._growing.abort()
@@ -302,8 +302,3 @@ class OffloadHandle:
         last_offset = scan.last_offset if self._last_offset is None else self._last_offset
         content = StreamContent(digest, cutter.blocks, cutter.positions, cutter.entry_ids, ledgers, last_offset, self._offloaded_ms)
         return OffloadResult(self._new.uuid, *begin, *last), put_index(self._store, self._new, content, scan), scan
-
-
-def _return_held(budget: OffloadBudget, buffer: OffloadBuffer) -> None:
-    budget.give_back(buffer.held_bytes)
-    buffer.held_bytes = 0

@@ -1,5 +1,6 @@
 """A segment that is written while it fills: what was offered is there once, byte for byte, whatever failed in between."""
 
+import gc
 import io
 import os
 from collections.abc import Iterator, Sequence
@@ -199,6 +200,23 @@ def test_a_place_that_holds_more_of_the_same_bytes_is_left_alone(fd: int, varian
     assert handle.offered_bytes < 900
     with pytest.raises(SourceChanged):
         handle.flush()
+
+
+@VARIANTS
+def test_a_handle_that_is_dropped_returns_what_it_held(fd: int, variant: Variant) -> None:
+    store, budget, pool = MemoryStore(), OffloadBudget(1 << 20), UploadPool(1 << 20)
+    kept, dropped = (a_handle(store, variant, budget=budget, pool=pool) for _ in range(2))
+    for each in (kept, dropped):
+        assert each.offer(entries(fd, 0, 3)) is OfferResult.SUCCESS
+    assert (budget.used_bytes, pool.queues) == (2 * EXTENT_BYTES, 2)
+    pool.set_failed(dropped._share, is_failed=True)
+    del dropped, each
+    gc.collect()
+    assert (budget.used_bytes, pool.queues, pool.size_bytes, pool.failed) == (EXTENT_BYTES, 1, kept.offered_bytes, 0)
+    kept.abort()
+    del kept
+    gc.collect()
+    assert (budget.used_bytes, pool.queues, pool.size_bytes) == (0, 0, 0)
 
 
 def test_what_was_not_offered_has_no_end() -> None:

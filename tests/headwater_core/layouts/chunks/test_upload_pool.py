@@ -1,5 +1,7 @@
 """The pool counts what has gathered, and says whose turn it is."""
 
+import threading
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,6 +40,23 @@ def test_what_is_due_and_not_sent_keeps_nobody_else_from_being_due() -> None:
         pool.set_gathered(share, 900)
         assert 900 * sum(not each.is_due for each in shares[:count]) < 1000
     assert stuck.is_due
+
+
+def test_a_finalizer_may_leave_wherever_it_runs() -> None:
+    pool, limits = UploadPool(100), FlushLimits(10**9, 10**9)
+    gone, other = (pool.share(limits, lambda: 0) for _ in range(2))
+    pool.set_gathered(gone, 100)
+    pool.set_failed(gone, is_failed=True)
+    pool.set_gathered(other, 99)
+    assert (gone.is_due, other.is_due) == (True, False)
+    with pool._lock:
+        leaving = threading.Thread(target=pool.leave, args=(gone,), daemon=True)
+        leaving.start()
+        leaving.join(30)
+        assert not leaving.is_alive()
+    assert (pool.size_bytes, pool.queues, pool.failed) == (99, 1, 0)
+    pool.set_gathered(other, 100)
+    assert other.is_due, "nobody else is"
 
 
 @given(st.lists(st.tuples(st.sampled_from(["gathers", "commits", "fails", "leaves"]), st.integers(0, 4), st.integers(0, 120)), max_size=60))

@@ -1,6 +1,7 @@
 """What is buffered, by what it takes of the budget; windows of whole batches."""
 
 import os
+import threading
 from pathlib import Path
 from unittest.mock import patch
 
@@ -67,3 +68,16 @@ def test_what_cannot_be_read_is_no_batch(tmp_path: Path) -> None:
     os.close(fd)
     with pytest.raises(TransientError):
         read_window(LedgerEntries(5, 0, FileExtent(fd, 0, SIZE)), 1 << 20, "run")
+
+
+def test_a_finalizer_may_give_back_wherever_it_runs() -> None:
+    """Within the lock too: the interpreter calls finalizers between any two instructions."""
+    budget = OffloadBudget(10)
+    assert budget.take(7)
+    with budget._lock:
+        giving = threading.Thread(target=budget.give_back, args=(3,), daemon=True)
+        giving.start()
+        giving.join(30)
+        assert not giving.is_alive()
+    assert (budget.used_bytes, budget.has_room(6), budget.take(7)) == (4, True, False)
+    assert budget.take(6)
