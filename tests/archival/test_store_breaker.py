@@ -1,5 +1,8 @@
 """When everybody waits for the store, and for how long."""
 
+import io
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from random import Random
 
 import pytest
@@ -19,8 +22,19 @@ from headwater_core.errors import (
     TransientError,
     Unauthorised,
     UnknownOutcome,
+    UploadStopped,
 )
+from headwater_core.layouts.chunks import ChunkSegment, SegmentPlace, Variant
+from headwater_core.layouts.chunks.chunk_segment import in_threads
+from headwater_core.layouts.chunks.chunks_layout import ChunksLayout
+from headwater_core.layouts.offloader import NewRun, Offloader
+from headwater_core.layouts.streaming import StreamingLayout
+from headwater_core.layouts.testing import PARTITION, a_run, scanned
+from headwater_core.objectstore.guard import GuardedStore
+from headwater_core.objectstore.store import NO_METADATA, GrowingObject, NewObject, ObjectStore
 from headwater_core.partition import TopicPartition
+from manifests import keys
+from tests.headwater_core.objectstore.memory import MemoryStore
 
 PLACES = [TopicPartition("soup", number) for number in range(2 * OPENS_AT)]
 
@@ -99,6 +113,7 @@ def test_whatever_happened_a_probe_is_due_within_the_bound_and_one_answer_closes
         (Conflict("x"), True),
         (CorruptData("x", 0, "damaged"), True),
         (SourceChanged("x"), True),
+        (UploadStopped("x"), True),
         (TransientError("x"), False),
         (UnknownOutcome("x"), False),
         (Unauthorised("x"), False),
@@ -122,6 +137,51 @@ def test_what_is_an_answer(error: HeadwaterError | None, answers: bool) -> None:
     assert (contact.answered, contact.failed) == (answers, not answers)
     if not error:
         call()  # nobody listens
+
+
+class Silent(MemoryStore):
+    """Takes no bytes, and has latency: parts and chunks go in threads."""
+
+    part_bytes_min = 1
+
+    def put_all(self, objects: Sequence[NewObject]) -> list[str]:
+        raise TransientError("no answer")
+
+    def create(self, key: str, document: bytes) -> str:
+        raise TransientError("no answer")
+
+    def grow(self, key: str, *, metadata: Mapping[str, str] = NO_METADATA) -> GrowingObject:
+        growing = super().grow(key, metadata=metadata)
+        growing.send = self.send  # type: ignore[method-assign]
+        return growing
+
+    def send(self, number: int, content: bytes | bytearray | memoryview, *, start: int) -> int:
+        raise TransientError("no answer")
+
+
+def offload(layout: Offloader, store: ObjectStore, key: str, run: bytes) -> None:
+    scan = scanned(run)
+    layout.offload(store, [NewRun(PARTITION, scan.base_offset, scan.last_offset, key, f"{key}-index", io.BytesIO(run), scan)], {})
+
+
+def commit(store: ObjectStore, run: bytes) -> None:
+    segment = ChunkSegment.open(store, SegmentPlace("chunks/q", "commitLog", 5, Variant.FIXED), chunk_bytes=1000)
+    segment.commit0(0, run, apply=in_threads(2))
+
+
+@pytest.mark.parametrize(
+    "send",
+    [
+        pytest.param(partial(offload, StreamingLayout(5_000), key=keys.data(PARTITION, 5, 9, 1, f"{1:032x}", "streaming")), id="parts"),
+        pytest.param(partial(offload, ChunksLayout(Variant.FIXED, 5_000), key="a/chunk-0"), id="chunks of a run"),
+        pytest.param(commit, id="chunks of a stream"),
+    ],
+)
+def test_a_step_hears_what_its_threads_do(send: Callable[..., None]) -> None:
+    store = GuardedStore(Silent(), heard)
+    with listening() as contact, pytest.raises(TransientError):
+        send(store=store, run=a_run())
+    assert contact.failed
 
 
 def test_each_step_hears_its_own_calls() -> None:

@@ -369,10 +369,8 @@ class World:
         self._patched.enter_context(patch.object(halves, "_wait_s", 0.0))  # for what a task in its turn may be getting
         self._patched.enter_context(patch.object(headwater.admin.status_board, "log", LoudLog()))
         self._patched.enter_context(patch.object(milestones, "reached", self._step_reached))
-        for module in (recovery.discovery, recovery.endings, recovery.placement):
+        for module in (recovery.discovery, recovery.endings, recovery.placement, chunk_segment, chunks_layout):
             self._patched.enter_context(patch.object(module, "ContextThreads", InlinePool))
-        for module in (chunk_segment, chunks_layout):
-            self._patched.enter_context(patch.object(module, "ThreadPoolExecutor", InlinePool))
         places = (("a", 0), ("a-stale", 0)) if theme_of.alone else (("a", 0), ("b", 1), ("a-stale", 0))
         self.agents = [Agent(self, name, beside, FaultyStore(self.inner, random, faults)) for name, beside in places]
         self.checks.beside = dict(places)

@@ -8,7 +8,6 @@ writer; reads from many threads.
 import io
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, NoReturn
 
 from headwater_core.errors import (
@@ -27,6 +26,7 @@ from headwater_core.layouts.chunks.chunk_map import SegmentMap, SegmentState, Ti
 from headwater_core.layouts.chunks.chunk_names import SegmentPlace, Variant
 from headwater_core.objectstore.digest import checksum, digest_of
 from headwater_core.objectstore.store import ObjectStore
+from headwater_core.threads import ContextThreads
 
 CHUNK_BYTES = 4 << 20  # of the fixed variant, as the proposal has it
 _WINDOW_BYTES = 1 << 20
@@ -68,7 +68,7 @@ def in_threads(count: int) -> Apply:
     def apply(write: Write, pieces: Sequence[ChunkPiece]) -> Iterable[WrittenChunk | HeadwaterError]:
         if count == 1 or len(pieces) == 1:
             return map(write, pieces)
-        with ThreadPoolExecutor(min(count, len(pieces)), thread_name_prefix="chunks-commit") as pool:
+        with ContextThreads(min(count, len(pieces)), thread_name_prefix="chunks-commit") as pool:
             return list(pool.map(write, pieces))
 
     return apply

@@ -4,7 +4,6 @@ import io
 import re
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
 from itertools import groupby
 from typing import BinaryIO, NamedTuple, cast
@@ -21,6 +20,7 @@ from headwater_core.objectstore.confirmed_put import put_all_confirmed
 from headwater_core.objectstore.digest import Digest, digest_of
 from headwater_core.objectstore.store import NewObject, ObjectForm, ObjectStore
 from headwater_core.segments.runindex import RunIndex, encode_index
+from headwater_core.threads import ContextThreads
 
 SENDERS = 4  # chunks of one run that go at the same time
 SEGMENT_BYTES = 1 << 30  # as the proposal has it
@@ -289,7 +289,7 @@ def _send(store: ObjectStore, objects: Sequence[tuple[NewObject, str]], senders:
             has_failed.set()
             raise
 
-    with ThreadPoolExecutor(min(senders, len(objects)), thread_name_prefix="chunks-send") as pool:
+    with ContextThreads(min(senders, len(objects)), thread_name_prefix="chunks-send") as pool:
         sent = [pool.submit(send, new, digest) for new, digest in objects]
     for future in sent:
         future.result()

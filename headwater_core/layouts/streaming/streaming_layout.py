@@ -3,7 +3,7 @@
 import contextlib
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Future, wait
 from contextlib import closing
 from itertools import pairwise
 
@@ -38,6 +38,7 @@ from headwater_core.objectstore.confirmed_put import complete_confirmed
 from headwater_core.objectstore.digest import Digest, digest_of
 from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, GrowingObject, ObjectStore
 from headwater_core.segments.batch_frames import ID_FRAME
+from headwater_core.threads import ContextThreads
 
 _SENDERS = 2  # parts of one run in flight, each held in memory
 _PART_FACTOR = 3  # how many times a store's least part a part of a whole run has: a request costs as much CPU as sending some MiB
@@ -128,7 +129,7 @@ class _Senders:
 
     def __init__(self, growing: GrowingObject, pace: Callable[[int], object], threads: int) -> None:
         self._growing, self._pace, self._threads = growing, pace, threads
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="stream-send") if threads else None
+        self._pool = ContextThreads(threads, thread_name_prefix="stream-send") if threads else None
         self._sending: set[Future[None]] = set()
         self._spaces: list[memoryview] = []  # of parts that were sent: memory that is new costs as much as copying does
         self._sent: dict[int, tuple[int, int]] = {}
