@@ -206,12 +206,15 @@ def _uploads(
 
 
 def _released_end(log: LocalLog, first: int, high_watermark: int, policy: Policy, tail_age_ms: int, held_to: int) -> int:
-    """Up to where an object may take that is written while it fills, and begins with `first`: by triggers, sealed segments that are due,
-    and what it had taken before they were heeded; an unfinished segment when it has waited long enough."""
+    """Up to where an object may take that is written while it fills, and begins with `first`: by triggers, whole sealed segments that are
+    due, and what it had taken before they were heeded; an unfinished segment when it has waited long enough."""
     if policy.bound is None:
         return high_watermark
     sealed_end = next((end for _, end in log.segments_from(first)), None)
     is_tail = sealed_end is None or sealed_end > high_watermark
     if is_tail and policy.tail_wait_ms is not None and tail_age_ms >= policy.tail_wait_ms:
         return high_watermark
-    return min(high_watermark, max(policy.bound.end, held_to))
+    due = policy.bound.end
+    if due > high_watermark:  # a segment of which not all is committed would be cut there
+        due = next((segment.base_offset for segment, _ in log.segments_from(high_watermark)), first)
+    return max(due, min(high_watermark, held_to))

@@ -261,6 +261,15 @@ def test_by_triggers_sealed_segments_go_as_one_object_that_is_closed_at_once(dir
     assert live_bytes(agent.store, agent.head) == written
 
 
+def test_a_sealed_segment_that_is_due_goes_once_all_of_it_is_committed(directory: Directory, agent: Agent) -> None:
+    written = fill(directory, 0, 5, 10, end=15)
+    for high_watermark, listed in ((3, []), (7, [(0, 4)]), (9, [(0, 4)]), (10, [(0, 4), (5, 9)]), (14, [(0, 4), (5, 9)])):
+        directory.high_watermark(high_watermark)
+        agent.run(triggered(agent, 0))
+        assert ranges(agent.head.entries) == listed
+    assert live_bytes(agent.store, agent.head) == written[: len(a_segment(0, 10))]
+
+
 def test_a_request_does_not_wait_for_the_trigger(directory: Directory, agent: Agent) -> None:
     fill(directory, 0, 5, 10, end=15)
     agent.run(triggered(agent, 1 << 30))
