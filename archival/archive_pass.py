@@ -11,7 +11,7 @@ from archival.fleet import LATE_S, LOG_DIRS, ArchiverFleet, PartitionOutcome
 from archival.plan.policy import PolicyFor
 from archival.schedule.due_queue import DueQueue
 from archival.schedule.upload_permit import StepWatch
-from headwater_core.errors import HeadwaterError, SourceChanged
+from headwater_core.errors import HeadwaterError, SourceChanged, UploadStopped
 from headwater_core.partition import TopicPartition
 from headwater_core.segments.local_log import Glimpse
 from headwater_core.segments.log_dirs import parse_directory_name
@@ -91,7 +91,7 @@ class ArchivePass:
             self._sums[place] = outcome
             if step.progressed:
                 self._queue.again(place, step.archived_bytes, step.deadline_ms)
-            elif not isinstance(outcome.error, SourceChanged):
+            elif not isinstance(outcome.error, (SourceChanged, UploadStopped)):
                 self._queue.done(place, step.archived_bytes)
                 self._outcomes.put(outcome)
             elif not self._queue.changed(place, 0.0):

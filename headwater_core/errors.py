@@ -133,7 +133,7 @@ class SourceChanged(TransientError):
     """A local file was replaced, cut or removed while it was read. Plan again."""
 
 
-class UploadStopped(SourceChanged):
+class UploadStopped(TransientError):
     """What an upload in flight was for is gone: its topic, its claim, the wish to archive it, or the agent. Nothing was created."""
 
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from archival.partition.run_names import RunName, RunNames
 from archival.plan.steps import Upload
 from headwater_core import milestones
-from headwater_core.errors import CorruptData, HeadwaterError, NotFound, SourceChanged, UploadStopped
+from headwater_core.errors import CorruptData, HeadwaterError, NotFound, SourceChanged
 from headwater_core.layouts import NewRun, Offloaded, Offloader, open_layout
 from headwater_core.layouts.chunks.consolidation import join_confirmed
 from headwater_core.objectstore.confirmed_put import put_confirmed
@@ -101,7 +101,7 @@ class Uploads:
         try:
             offloaded = self._offloader.offload(self._store, runs, self.metadata)
         except HeadwaterError as error:
-            if isinstance(error, UploadStopped) or not isinstance(error, SourceChanged):
+            if not isinstance(error, SourceChanged):
                 self._sent = [(_nameless(each.entry), each.entry) for each in uploads]
             elif not (len(uploads) == 1 and self._ends_where_the_other_does(uploads[0])):
                 self._has_shorter = False

@@ -33,7 +33,7 @@ from archival.schedule.store_breaker import StoreBreaker
 from archival.schedule.timetable import Timetable, earliest
 from archival.schedule.upload_permit import StepWatch
 from headwater_core.clock import Clock
-from headwater_core.errors import HeadwaterError, SourceChanged, TransientError
+from headwater_core.errors import HeadwaterError, SourceChanged, TransientError, UploadStopped
 from headwater_core.partition import TopicPartition
 from headwater_core.segments.log_dirs import Glimpse, Listing
 
@@ -425,7 +425,7 @@ class Scheduler:
                 self._quiet[place] = _Quiet(self._glimpses[place], now_s + QUIET_S * self._random.uniform(0.5, 1.0))
             if outcome.progressed:
                 self._queue.again(place, outcome.archived_bytes, outcome.deadline_ms)
-            elif isinstance(outcome.error, SourceChanged):
+            elif isinstance(outcome.error, (SourceChanged, UploadStopped)):
                 return not self._queue.changed(place, now_s)
             elif outcome.error:
                 self._queue.failed(place, now_s)

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from random import Random
 
-from headwater_core.errors import DiskFull, HeadwaterError, SourceChanged, TransientError, Unauthorised, UsageError
+from headwater_core.errors import DiskFull, HeadwaterError, SourceChanged, TransientError, Unauthorised, UploadStopped, UsageError
 from headwater_core.partition import TopicPartition
 
 OPENS_AT = 4  # partitions; with fewer their own pauses are few enough tries
@@ -44,7 +44,7 @@ def heard() -> Iterator[None]:
         yield
     except HeadwaterError as error:
         if contact:
-            if isinstance(error, _TROUBLE) and not isinstance(error, SourceChanged):
+            if isinstance(error, _TROUBLE) and not isinstance(error, (SourceChanged, UploadStopped)):
                 contact.failed = True
             else:
                 contact.answered = True

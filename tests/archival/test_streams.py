@@ -8,13 +8,16 @@ import pytest
 from msgspec.structs import replace as with_fields
 
 from archival.explanation import Turn, explain
+from archival.partition import stream_writers
 from archival.partition.streams import PAUSED_MS_MAX
 from archival.partition_status import status_of
 from archival.plan.offload_trigger import bounded
-from archival.plan.policy import Policy, StreamLimits, Triggers
+from archival.plan.policy import ChunkCommits, Policy, StreamLimits, Triggers
 from archival.plan.stream_plan import OpenStream
 from headwater_core import milestones
-from headwater_core.errors import Fenced, TransientError, UnknownOutcome
+from headwater_core.errors import Fenced, TransientError, UnknownOutcome, UploadStopped
+from headwater_core.layouts.chunks import Variant
+from headwater_core.layouts.chunks.chunk_handle import CommitLimits
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.segments.local_log import LocalLog
 from manifests import keys
@@ -24,6 +27,8 @@ from tests.archival.stream_objects import AGE_MS, FLUSH, STREAM, live_bytes
 from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.headwater_core.segments.builders import a_segment
 from tests.manifests.builders import a_gap
+
+CHUNKS = tuple(ChunkCommits(each, CommitLimits(60, 100, 1), 0) for each in Variant)
 
 
 def assigned(agent: Agent) -> PendingObject:
@@ -209,6 +214,40 @@ def test_a_short_pause_goes_on_with_what_is_open(directory: Directory, agent: Ag
         agent.run(replace(STREAM, stream=StreamLimits(1 << 20, 1 << 40)))
     agent.run(FLUSH)
     assert [each.uid for each in agent.head.entries] == [uid]
+
+
+@pytest.mark.parametrize("chunks", [None, *CHUNKS], ids=str)
+@pytest.mark.parametrize("stops_at", [0, 1, "end"])
+def test_a_pause_while_bytes_are_sent_goes_on_with_what_is_open(
+    directory: Directory, agent: Agent, monkeypatch: pytest.MonkeyPatch, chunks: ChunkCommits | None, stops_at: int | str
+) -> None:
+    monkeypatch.setattr(stream_writers, "PART_BYTES", 1)
+    written, sent = fill(directory, 0, end=5), list[int]()
+
+    def pace(size_bytes: int) -> None:
+        if len(sent) == stops_at:
+            raise UploadStopped("paused by hand")
+        sent.append(size_bytes)
+
+    opened, ends = (replace(each, stream=each.stream and each.stream._replace(chunks=chunks)) for each in (STREAM, FLUSH))
+    stopped = opened if isinstance(stops_at, int) else ends
+    agent.step(opened)  # claims
+    if stops_at == "end":
+        agent.step(opened)
+        directory.append(0, a_segment(5, 1))
+        directory.high_watermark(6)
+        written, stops_at = written + a_segment(5, 1), 0
+    uid = assigned(agent).uid
+    with pytest.raises(UploadStopped):
+        agent.archiver.step(stopped, pace=pace)
+    assert (agent.archiver.is_streaming, assigned(agent).uid) == (True, uid)
+    agent.run(replace(opened, off="paused by hand"))
+    agent.clock.advance(PAUSED_MS_MAX - 1)
+    agent.run(ends)
+    assert assigned(agent).uid != uid
+    assert agent.head.pending == (assigned(agent),), "nothing was given up"
+    assert live_bytes(agent.store, agent.head) == written
+    assert agent.budget.used_bytes == 0
 
 
 def test_what_the_log_has_lost_is_never_completed(directory: Directory, agent: Agent) -> None:
