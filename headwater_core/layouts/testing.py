@@ -134,8 +134,8 @@ class Archived:
         return are_there and found == expected
 
 
-class OffloaderContract:
-    """What every layout does. See the module."""
+class OffloaderOnStore:
+    """The part of the contract that a store has a part in."""
 
     KEY, INDEX_KEY = "data/run.log", "data/run.index"
 
@@ -216,42 +216,6 @@ class OffloaderContract:
             assert archived.examine() == ""
             layout.delete_offloaded(store, archived.stored)
 
-    def test_every_offset_is_found_and_every_position_is_read_from(self, layout: Offloader, store: ObjectStore) -> None:
-        archived = self.offload(layout, store, a_run(6, value_bytes=20))
-        whole, index = archived.run, layout.read_offloaded(store, archived.stored).read_index()
-        archived, _ = _held(archived, self.held_keys(archived))
-        for start in range(len(whole)):
-            assert archived.read(start, min(97, len(whole) - start)) == whole[start : start + 97]
-        for _, _, record in _records(whole):
-            at = index.points.positions[bisect_right(index.points.offsets, record.offset) - 1]
-            assert record in [each for _, _, each in _records(archived.read(at, len(whole) - at))]
-
-    def test_each_truncation_and_each_flipped_bit_of_a_small_object_is_noticed(self, layout: Offloader, store: ObjectStore) -> None:
-        archived = self.offload(layout, store, a_run(2, value_bytes=1))
-        altered, held = _held(archived, self.held_keys(archived))
-        for key, each in held.items():
-            content = each.content
-            for size_bytes in range(len(content)):
-                each.content = content[:size_bytes]
-                assert altered.examine() != "", f"{key} cut to {size_bytes} of {len(content)} bytes"
-            for bit in range(8 * len(content)):
-                at = bit // 8
-                each.content = content[:at] + bytes([content[at] ^ (1 << bit % 8)]) + content[at + 1 :]
-                assert altered.examine() != "", f"{key}, byte {at} of {len(content)}, bit {bit % 8}"
-            each.content = content
-            assert altered.examine() == ""
-
-    def test_every_truncation_is_noticed(self, layout: Offloader, store: ObjectStore) -> None:
-        archived = self.offload(layout, store)
-        altered, held = _held(archived, self.held_keys(archived))
-        for key, each in held.items():
-            content = each.content
-            for size_bytes in _places(len(content)):
-                each.content = content[:size_bytes]
-                assert altered.examine() != "", f"{key} cut to {size_bytes} of {len(content)} bytes"
-            each.content = content
-        assert altered.examine() == ""
-
     def test_what_is_cut_in_the_store_is_noticed(self, layout: Offloader, store: ObjectStore) -> None:
         archived = self.offload(layout, store)
         for key in self.held_keys(archived):
@@ -261,32 +225,6 @@ class OffloaderContract:
                 assert archived.examine() != "", f"{key} cut to {size_bytes} of {len(content)} bytes"
             self._replace(store, key, content)
         assert archived.examine() == ""
-
-    def test_every_flipped_bit_is_noticed(self, layout: Offloader, store: ObjectStore) -> None:
-        archived = self.offload(layout, store)
-        altered, held = _held(archived, self.held_keys(archived))
-        for key, each in held.items():
-            content = each.content
-            for at in _places(len(content)):
-                each.content = content[:at] + bytes([content[at] ^ (1 << at % 8)]) + content[at + 1 :]
-                assert altered.examine() != "", f"{key}, byte {at} of {len(content)}"
-            each.content = content
-        assert altered.examine() == ""
-
-    def test_reads_of_pieces_notice_what_is_flipped_around_the_batches(self, layout: Offloader, store: ObjectStore) -> None:
-        """No read sees a whole unit of the layout, which may be larger than what a scrub holds at once."""
-        archived = self.offload(layout, store, a_run(8, value_bytes=70_000))
-        altered, held = _held(archived, [self.KEY])
-        content, run = held[self.KEY].content, archived.run
-        around = set(range(len(content)))
-        for position, header in headers(io.BytesIO(run), 0, len(run), where="run"):
-            at = content.find(run[position : position + header.size_bytes])
-            around.difference_update(range(at, at + header.size_bytes) if at >= 0 else ())
-        for at in sorted(around)[-_FLIPS:]:
-            held[self.KEY].content = content[:at] + bytes([content[at] ^ (1 << at % 8)]) + content[at + 1 :]
-            assert altered.examine(piece_bytes=40_000) != "", f"byte {at} of {len(content)}"
-        held[self.KEY].content = content
-        assert altered.examine(piece_bytes=40_000) == ""
 
     def _replace(self, store: ObjectStore, key: str, content: bytes) -> None:
         metadata = dict(store.read_into(key, memoryview(bytearray(1)), start=0))  # before the object goes
@@ -328,6 +266,72 @@ class OffloaderContract:
             lambda: none.delete_offloaded(store, archived.stored),
         ):
             assert "none-of-these" in str(refused(call, UnsupportedFormat))
+
+
+class OffloaderContract(OffloaderOnStore):
+    """What every layout does. See the module. The objects that are damaged here are held in memory: the same from each store."""
+
+    def test_every_offset_is_found_and_every_position_is_read_from(self, layout: Offloader, store: ObjectStore) -> None:
+        archived = self.offload(layout, store, a_run(6, value_bytes=20))
+        whole, index = archived.run, layout.read_offloaded(store, archived.stored).read_index()
+        archived, _ = _held(archived, self.held_keys(archived))
+        for start in range(len(whole)):
+            assert archived.read(start, min(97, len(whole) - start)) == whole[start : start + 97]
+        for _, _, record in _records(whole):
+            at = index.points.positions[bisect_right(index.points.offsets, record.offset) - 1]
+            assert record in [each for _, _, each in _records(archived.read(at, len(whole) - at))]
+
+    def test_each_truncation_and_each_flipped_bit_of_a_small_object_is_noticed(self, layout: Offloader, store: ObjectStore) -> None:
+        archived = self.offload(layout, store, a_run(2, value_bytes=1))
+        altered, held = _held(archived, self.held_keys(archived))
+        for key, each in held.items():
+            content = each.content
+            for size_bytes in range(len(content)):
+                each.content = content[:size_bytes]
+                assert altered.examine() != "", f"{key} cut to {size_bytes} of {len(content)} bytes"
+            for bit in range(8 * len(content)):
+                at = bit // 8
+                each.content = content[:at] + bytes([content[at] ^ (1 << bit % 8)]) + content[at + 1 :]
+                assert altered.examine() != "", f"{key}, byte {at} of {len(content)}, bit {bit % 8}"
+            each.content = content
+            assert altered.examine() == ""
+
+    def test_every_truncation_is_noticed(self, layout: Offloader, store: ObjectStore) -> None:
+        archived = self.offload(layout, store)
+        altered, held = _held(archived, self.held_keys(archived))
+        for key, each in held.items():
+            content = each.content
+            for size_bytes in _places(len(content)):
+                each.content = content[:size_bytes]
+                assert altered.examine() != "", f"{key} cut to {size_bytes} of {len(content)} bytes"
+            each.content = content
+        assert altered.examine() == ""
+
+    def test_every_flipped_bit_is_noticed(self, layout: Offloader, store: ObjectStore) -> None:
+        archived = self.offload(layout, store)
+        altered, held = _held(archived, self.held_keys(archived))
+        for key, each in held.items():
+            content = each.content
+            for at in _places(len(content)):
+                each.content = content[:at] + bytes([content[at] ^ (1 << at % 8)]) + content[at + 1 :]
+                assert altered.examine() != "", f"{key}, byte {at} of {len(content)}"
+            each.content = content
+        assert altered.examine() == ""
+
+    def test_reads_of_pieces_notice_what_is_flipped_around_the_batches(self, layout: Offloader, store: ObjectStore) -> None:
+        """No read sees a whole unit of the layout, which may be larger than what a scrub holds at once."""
+        archived = self.offload(layout, store, a_run(8, value_bytes=70_000))
+        altered, held = _held(archived, [self.KEY])
+        content, run = held[self.KEY].content, archived.run
+        around = set(range(len(content)))
+        for position, header in headers(io.BytesIO(run), 0, len(run), where="run"):
+            at = content.find(run[position : position + header.size_bytes])
+            around.difference_update(range(at, at + header.size_bytes) if at >= 0 else ())
+        for at in sorted(around)[-_FLIPS:]:
+            held[self.KEY].content = content[:at] + bytes([content[at] ^ (1 << at % 8)]) + content[at + 1 :]
+            assert altered.examine(piece_bytes=40_000) != "", f"byte {at} of {len(content)}"
+        held[self.KEY].content = content
+        assert altered.examine(piece_bytes=40_000) == ""
 
 
 class _HeldObject:

@@ -15,7 +15,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from headwater_core.layouts import Offloader
 from headwater_core.layouts.chunks import Variant
 from headwater_core.layouts.chunks.chunks_layout import ChunksLayout
-from headwater_core.layouts.testing import OffloaderContract
+from headwater_core.layouts.testing import OffloaderOnStore
 from headwater_core.objectstore.s3 import S3Store
 from tests.headwater_core.layouts.chunks.recovery import Interruptions, Recovery
 from tests.headwater_core.layouts.chunks.segment_machine import SegmentMachine
@@ -67,11 +67,11 @@ def test_the_two_servers_differ_in_what_they_take(lenient_s3: S3Server, s3_serve
         join_two_bytes(s3_server)
 
 
-class TestAppend(Append, OffloaderContract):
+class TestAppend(Append, OffloaderOnStore):
     pass
 
 
-class TestFixed(Fixed, OffloaderContract):
+class TestFixed(Fixed, OffloaderOnStore):
     @pytest.fixture
     def layout(self) -> Offloader:
         return ChunksLayout(Variant.FIXED, 30_000)

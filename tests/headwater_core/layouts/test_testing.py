@@ -10,7 +10,7 @@ from headwater_core.layouts import Offloader, open_layout
 from headwater_core.layouts.blocks import BlocksLayout
 from headwater_core.layouts.streaming import StreamingLayout
 from headwater_core.layouts.streaming.stream_format import decode_stream_index
-from headwater_core.layouts.testing import Archived, OffloaderContract, a_run
+from headwater_core.layouts.testing import Archived, OffloaderContract, OffloaderOnStore, a_run
 from headwater_core.objectstore.directory import DirectoryStore
 from headwater_core.objectstore.s3 import S3Store
 from headwater_core.objectstore.store import ObjectStore
@@ -28,7 +28,7 @@ class OnDirectory(OffloaderContract):
         return DirectoryStore(tmp_path / "archive")
 
 
-class OnS3(OffloaderContract):
+class OnS3(OffloaderOnStore):
     @pytest.fixture
     def store(self, s3_environ: S3Server) -> Iterator[ObjectStore]:
         with closing(S3Store(s3_environ.bucket(), "archive", endpoint_url=s3_environ.endpoint_url)) as store:
