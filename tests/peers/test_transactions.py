@@ -19,7 +19,7 @@ from tests.peers.kafka import KafkaBroker
 
 pytestmark = [pytest.mark.peer, pytest.mark.slow]
 
-WRITE_S = float(os.environ.get("SOAK_S", "120"))
+WRITE_S = float(os.environ.get("SOAK_S", "40"))
 PATIENCE_S = 60
 LOCAL, OFFLOADED = "paid.local", "paid.offloaded"  # by read priority: the broker's log first, or the archive first
 PLACES = [(LOCAL, 0), (OFFLOADED, 0)]
@@ -61,7 +61,7 @@ class Writer(threading.Thread):
             self._producer.produce(topic, value, partition=partition, on_delivery=delivered)
             if self._producer.flush(30):
                 raise AssertionError("not delivered within 30 s")
-            self._pause.wait(self._random.uniform(0, 1.2))
+            self._pause.wait(self._random.uniform(0, 0.4))
         if not commits:
             self._producer.abort_transaction(30)
             self.aborted += 1
