@@ -10,6 +10,7 @@ CLUSTER_S ?= 900
 STREAM_LIVES ?= 40
 LIVES_S ?= 120
 DAMAGE_SEEDS ?= 10000
+STRANGERS ?= 10000
 unexport PYTHONDONTWRITEBYTECODE # tests start hundreds of processes, each of which would compile every module again
 
 # The tests of the house, and of the packages whose tests read no whole logs; without property tests, and those that start a server.
@@ -57,6 +58,7 @@ soak: simulate
 	@STREAM_LIVES=$(STREAM_LIVES) $(BIN)/pytest -n 0 -m slow tests/headwater/pipeline/spark/test_stream.py
 	@FUZZ_ROUNDS=5000000 $(BIN)/pytest -n 0 -m slow tests/headwater_core/segments/test_stretch.py
 	@DAMAGE_SEEDS=$(DAMAGE_SEEDS) $(BIN)/pytest -m slow tests/recovery/test_damage_matrix.py
+	@STRANGERS=$(STRANGERS) $(BIN)/pytest -m slow tests/headwater/admin
 	@HYPOTHESIS_PROFILE=soak $(BIN)/pytest -m "not peer and not slow"
 
 bench: .venv/.tests
