@@ -15,7 +15,7 @@ from bench.logs import BenchLog
 from headwater_core.objectstore.store import ObjectStore
 from manifests.repository import ManifestRepository
 from tests.peers.kafka import KafkaBroker
-from tests.s3server import S3Server, _free_ports, running_s3_server
+from tests.s3server import S3Server, free_ports, running_s3_server
 
 _BIN = Path(__file__).parent / ".bin"
 _VERSITYGW = "github.com/versity/versitygw/cmd/versitygw@latest"
@@ -30,7 +30,7 @@ def running_server(directory: Path) -> Iterator[tuple[str, S3Server]]:
         with running_s3_server(directory) as server:
             yield "SeaweedFS", server
         return
-    (port,) = _free_ports(1)
+    (port,) = free_ports(1)
     secret = uuid.uuid4().hex
     data = directory / "versitygw"
     data.mkdir(parents=True)

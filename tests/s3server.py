@@ -117,7 +117,7 @@ def _start(data: Path) -> tuple[subprocess.Popen[bytes], S3Server]:
     identity = {"name": "test", "credentials": [{"accessKey": "test", "secretKey": secret}], "actions": ["Admin", "Read", "Write", "List"]}
     (data / "ids.json").write_text(json.dumps({"identities": [identity]}))
     (data / "blobs").mkdir()
-    s3, master, volume, filer = _free_ports(4)
+    s3, master, volume, filer = free_ports(4)
     command = [
         _weed(),
         "server",
@@ -169,7 +169,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     """Ports that are free, and whose gRPC neighbours are. Below the ephemeral range, so that no client takes one first."""
     found: list[int] = []
     while len(found) < count:

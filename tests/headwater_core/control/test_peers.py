@@ -23,14 +23,7 @@ from headwater_core.control.node import ControlNode
 from headwater_core.control.state import apply
 from headwater_core.errors import TransientError
 from tests.headwater_core.control.builders import PARTITION, advanced
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [held.getsockname()[1] for held in sockets]
-    for held in sockets:
-        held.close()
-    return ports
+from tests.s3server import free_ports
 
 
 def until(condition: Callable[[], bool], what: str, timeout_s: float = 30) -> None:
