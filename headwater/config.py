@@ -25,6 +25,7 @@ from headwater.pattern_overlap import common_name
 from headwater.setting_values import exact_text, key_of, parse_value, value_text
 from headwater_core.control.config import ControlConfig
 from headwater_core.errors import UsageError
+from headwater_core.layouts.chunks.chunks_layout import ChunksLayout
 from headwater_core.objectstore.config import StoreConfig
 from hydration.config import HydrationConfig
 from manifests.keys import parse_manifest
@@ -200,6 +201,11 @@ class Config:
 
     def archival_for(self, topic: str) -> ArchivalConfig:
         return self._with_rules(topic, "archival", self.archival)
+
+    @property
+    def may_write_chunks(self) -> bool:
+        """Is there a topic, or may there be one, whose layout is "chunks"?"""
+        return ChunksLayout.name in (self.archival.layout, *(rule.values.get("layout") for rule in self.topics))
 
     def hydration_for(self, topic: str) -> HydrationConfig:
         return self._with_rules(topic, "hydration", self.hydration)

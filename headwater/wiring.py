@@ -86,9 +86,14 @@ def _log_answer(line: str) -> None:
 
 def check_conditional_writes(config: Config, bucket: Bucket) -> None:
     """For archivers: raises UsageError when the store does not keep conditional writes, on which agents rely to share a bucket,
-    unless the configuration says that this is the only agent.
+    unless the configuration says that this is the only agent; and where a topic may have chunks, whatever it says.
     """
     if not probe_store(bucket.store).many_agents:
+        if config.may_write_chunks:
+            raise UsageError(
+                f"{bucket.store.url} does not keep conditional writes, and a request that comes late could overwrite an archived chunk: "
+                'leave layout = "chunks" out, under [archival] and for each topic, or choose another store'
+            )
         problem = f"{bucket.store.url} does not keep conditional writes: two agents could overwrite each other's commits"
         if not config.node.only_agent:
             raise UsageError(f"{problem}. Set node.only_agent = true if no other agent will ever write there")

@@ -172,6 +172,17 @@ def test_a_store_without_conditional_writes_is_for_a_single_agent(stage: Stage) 
     assert "warning" in alone.err
 
 
+@pytest.mark.usefixtures("forgetful")
+@pytest.mark.parametrize("setting", ['[archival]\nlayout = "chunks"', '[topics."kitchen*"]\nlayout = "chunks"\nchunk_variant = "fixed"'])
+def test_a_store_without_conditional_writes_gets_no_chunks(stage: Stage, setting: str) -> None:
+    file = stage.root / "chunks.toml"
+    file.write_text(f"[node]\nonly_agent = true\n{setting}\n")
+    ran = stage.run("--config", str(file), "archive", log=stage.log("kitchen"))
+    assert ran.code == 2, ran.err
+    assert 'leave layout = "chunks" out' in ran.err
+    assert not (stage.bucket / "chunks").exists()
+
+
 @pytest.mark.usefixtures("stage")
 def test_the_forgetful_store_is_one(tmp_path: Path) -> None:
     Forgetful(tmp_path / "a").create("x", b"1")
