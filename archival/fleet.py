@@ -39,6 +39,7 @@ from archival.plan.role import Standby, archiving_role
 from archival.plan.stream_plan import OpenStream
 from archival.rest import Rest
 from archival.schedule.store_breaker import listening
+from archival.schedule.timetable import earliest
 from archival.schedule.upload_permit import StepWatch, UploadPermit, UploadRate
 from archival.watermark import WatermarkOrigin, WatermarkSource
 from headwater_core.clock import Clock
@@ -316,6 +317,12 @@ class ArchiverFleet:
         member = self._members.of(partition)
         archiver = member.archiver if member is not None else None
         return archiver.open_stream if archiver is not None else None
+
+    def merge_trouble(self, partition: PartitionId) -> str:
+        """Why what is to become one object of `partition` does not; "" where it does, or where that is not known."""
+        member = self._members.of(partition)
+        archiver = member.archiver if member is not None else None
+        return archiver.merge_trouble if archiver is not None else ""
 
     def held_to(self, place: TopicPartition) -> int:
         """The offset after what streaming offload has taken of `place` and not listed yet; 0 where that is nothing."""
@@ -629,7 +636,8 @@ class ArchiverFleet:
                 return MergeTurn(MERGE_AGAIN_S, is_archiving_due=True)
             if outcome.passed is None:
                 return MergeTurn(None)
-            return MergeTurn(self._merge_again_in_s(member, outcome, archiver.head, is_older=is_older))
+            again_in_s = self._merge_again_in_s(member, outcome, archiver.head, is_older=is_older)
+            return MergeTurn(earliest(again_in_s, outcome.again_in_s))
 
     def _merge_again_in_s(self, member: Member, outcome: MergeOutcome, head: Head | None, *, is_older: bool) -> float | None:
         """What is in pages since before the start, or the claim, is looked at later, one partition's after the other's: else ten thousand

@@ -59,6 +59,7 @@ class PartitionStatus:
     trigger_trouble  why a trigger that is set for it is not applied; "" where none is, or it is
     stream_trouble  why streaming offload takes nothing more of it for now; "" where it does, or it is not streamed
     known_age_s  how long ago the bucket last said what this line says of the archive; 0 when it was read just now
+    merge_trouble  why what is to become one object does not; "" where it does, or where that is not known
     collection_trouble  why nothing that is not listed is deleted, or not all, until a person acts; "" where that is not so, or not known
     store_try_ms  when the agent tries the store again, which it leaves alone until then; None while the store answers
     high_watermark_source  who says how far the log is committed: `broker` (its own answer), `checkpoint` (the file that it writes); ""
@@ -85,6 +86,7 @@ class PartitionStatus:
     release_reason: str = ""
     trigger_trouble: str = ""
     stream_trouble: str = ""
+    merge_trouble: str = ""
     collection_trouble: str = ""
     store_try_ms: int | None = None
     high_watermark_source: str = ""

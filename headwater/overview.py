@@ -91,6 +91,7 @@ def summary(rows: Sequence[Row]) -> str:
         for words, name in (
             ("trigger not applied to", "trigger_trouble"),
             ("offload buffer full for", "stream_trouble"),
+            ("not all merged of", "merge_trouble"),
             ("orphans kept of", "collection_trouble"),
         )
         if (count := sum(bool(row.get(name)) for row in rows))
@@ -174,6 +175,8 @@ def _reason(row: Row) -> str:
 def _troubles(row: Row) -> list[str]:
     """What a person should know of beside the state. A reason may say already that nothing more is taken."""
     said = [f"not applied: {row['trigger_trouble']}"] if row.get("trigger_trouble") else []
-    full = row.get("stream_trouble")
-    said += [f"nothing more is taken: {full}"] if full and full not in str(row["reason"]) else []
+    if (full := row.get("stream_trouble")) and full not in str(row["reason"]):
+        said.append(f"nothing more is taken: {full}")
+    if row.get("merge_trouble"):
+        said.append(f"not merged: {row['merge_trouble']}")
     return [*said, row["collection_trouble"]] if row.get("collection_trouble") else said

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from dataclasses import replace as dataclass_replace
 from itertools import chain
 from tempfile import TemporaryFile
-from typing import TypedDict
 
 import structlog
 from msgspec.structs import replace
@@ -15,6 +14,7 @@ from msgspec.structs import replace
 from archival.partition.announcer import Announcer
 from archival.partition.branches import Branches
 from archival.partition.entry_reader import ArchivedEntries
+from archival.partition.full_segments import FullSegments
 from archival.partition.held_head import HeldHead
 from archival.partition.looks import CleanerLooks
 from archival.partition.merger import Merger, Spool
@@ -26,7 +26,6 @@ from archival.partition.tails import Tails
 from archival.partition.topics import TopicRecords
 from archival.partition.uploads import Uploads
 from archival.plan.cleaner import clean_under, clean_with, displaced_by, is_clean
-from archival.plan.consolidation_plan import open_from, plan_consolidation
 from archival.plan.entries import with_gap
 from archival.plan.lineage import CutAt
 from archival.plan.merge_plan import plan_merge, with_merged
@@ -46,10 +45,12 @@ from headwater_core.errors import (
     NotFound,
     PlaceTaken,
     SourceChanged,
+    StoreGone,
     SuspectedGap,
     TransientError,
     UnknownOutcome,
     UnsupportedFormat,
+    UploadStopped,
 )
 from headwater_core.files import disk_errors
 from headwater_core.layouts import Offloader, open_layout
@@ -59,7 +60,7 @@ from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId
 from headwater_core.segments.local_log import LocalLog
 from manifests import chunk_keys
-from manifests.entry import Entry
+from manifests.entry import OFFSET_MAX, Entry
 from manifests.head import Head, check_writable, may_have_chunks, with_chunks
 from manifests.namesakes import Namesakes, next_fence
 from manifests.repository import CommitLost, ManifestRepository
@@ -119,6 +120,7 @@ class MergeOutcome:
     passed       below this offset nothing will have to be merged; None: that is not known
     more         there may be more to merge now
     comes_first  something is to be archived; that comes first
+    again_in_s   so long after it there may be something to merge though nothing happens meanwhile; None: there will not
     """
 
     merged: Entry | None = None
@@ -127,14 +129,8 @@ class MergeOutcome:
     passed: int | None = None
     more: bool = False
     comes_first: bool = False
+    again_in_s: float | None = None
     reason: str = ""
-
-
-class _ChunksToMerge(TypedDict, total=False):
-    """See plan_merge."""
-
-    also: tuple[str, ...]
-    until: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +186,7 @@ class PartitionArchiver:
         merged = offloader if self._chunk_names is None else open_layout("segment")  # any chunks, of whatever segments
         self._merge_uploads = Uploads(partition, equipment.store, merged, UniqueNames(partition, merged.name, equipment.new_uid))
         self._merger = Merger(self._source, archived, self._merge_uploads, equipment.spool)
-        self._unconsolidated_to = 0  # before this offset are segments that cannot be consolidated
+        self._full_segments = FullSegments(self._names, equipment.tails.now_ms) if isinstance(self._names, ChunkNames) else None
         self._draft: Draft | None = None
         self._saves = True  # may what is archived be replaced because compaction has made the log smaller?
         self._in_vain = 0  # how often what compaction went past was replaced since something was archived after it
@@ -259,6 +255,11 @@ class PartitionArchiver:
         return is_drafted or self._uploads.are_waiting(head.fence) or self._merge_uploads.are_waiting(head.fence)
 
     @property
+    def merge_trouble(self) -> str:
+        """Why what is to become one object does not; "" where it does, or where that is not known."""
+        return self._full_segments.trouble if self._full_segments is not None else ""
+
+    @property
     def is_streaming(self) -> bool:
         """Does it hold an open object? Another archiver of this partition would begin it again."""
         return self._streams.held_to > 0
@@ -323,7 +324,9 @@ class PartitionArchiver:
         with self.lock, disk_errors(self.partition):
             self._merge_uploads.pace = pace
             try:
-                return self._merge(policy, self._source.look(), passed, check)
+                outcome = self._merge(policy, self._source.look(), passed, check)
+                again_in_s = self._full_segments.again_in_s if self._full_segments is not None else None
+                return dataclass_replace(outcome, again_in_s=again_in_s)
             except PlaceTaken as error:
                 return MergeOutcome(passed=passed, comes_first=True, reason=self._take_fence(str(error)).reason)
             except CommitLost as error:
@@ -710,21 +713,32 @@ class PartitionArchiver:
             return MergeOutcome(passed=passed, comes_first=True, reason="the control log knows of a newer commit")
         if passed is None:
             passed = max((ref.next_offset for ref in head.entries.references), default=0)
-        if done := self._consolidate(head, log, policy, passed, check):
-            return done
+            if self._full_segments is not None:
+                self._full_segments.forget()
+        layouts: tuple[str, ...] = (self._layout,)
+        until, segments = OFFSET_MAX, self._full_segments
+        is_paused = is_cut_short = False
+        if segments is not None:
+            full = segments.next(head, log.epochs, policy, passed)
+            if full.group:
+                return self._consolidate(full.group, head, log, passed, check)
+            is_paused, is_cut_short = segments.is_paused, full.is_cut_short
+            layouts = ("segment",) if is_paused else ("segment", self._layout)
+            until = full.passed if is_cut_short else segments.end(head, policy)
         plan = plan_merge(
             head,
             log.epochs,
             target_bytes=policy.merge_bytes,
             span_ms=policy.merge_span_ms,
-            layout=self._layout,
+            layouts=layouts,
             passed=passed,
-            **self._chunks_to_merge(head),
+            until=until,
         )
         if not plan.group:
-            if not plan.is_cut_short:
+            if not (plan.is_cut_short or is_cut_short):
                 self._merge_uploads.committed()  # what was merged for a commit that did not come about is cut since
-            return MergeOutcome(passed=plan.passed, more=plan.is_cut_short)
+                return MergeOutcome(passed=passed if is_paused else plan.passed)
+            return MergeOutcome(passed=plan.passed, more=True)
         first, last = plan.group[0], plan.group[-1]
         milestones.reached("merge.planned")
         try:
@@ -745,37 +759,30 @@ class PartitionArchiver:
         size_bytes, entries = entry.size_bytes, len(group)
         self._log.info("runs_merged", base_offset=entry.base_offset, last_offset=entry.last_offset, size_bytes=size_bytes, entries=entries)
 
-    def _chunks_to_merge(self, head: Head) -> "_ChunksToMerge":
-        """What else becomes one object: small segments, and what chunks were merged into before. Not the segment that is being written."""
-        names = self._chunk_names
-        if names is None:
-            return {}
-        return {"also": ("segment",), "until": open_from(head, names.queue(head.fence), names.limits)}
-
-    def _consolidate(self, head: Head, log: LocalLog, policy: Policy, passed: int, check: Callable[[], object]) -> MergeOutcome | None:
-        """Let the chunks of a full segment become one object; None when there is none."""
-        names = self._chunk_names
-        if names is None:
-            return None
-        queue = names.queue(head.fence)
-        group = plan_consolidation(
-            head, log.epochs, queue=queue, limits=names.limits, span_ms=policy.merge_span_ms, passed=max(passed, self._unconsolidated_to)
-        )
-        if not group:
-            return None
+    def _consolidate(self, group: tuple[Entry, ...], head: Head, log: LocalLog, passed: int, check: Callable[[], object]) -> MergeOutcome:
+        """Let the chunks of a full segment become one object. Where that fails they stay, and are tried again later."""
+        names, segments = self._chunk_names, self._full_segments
+        assert names is not None
+        assert segments is not None
         first, last = group[0], group[-1]
         milestones.reached("merge.planned")
         try:
-            merged = self._merger.consolidate(group, head.entries.split_at(first.base_offset)[0], names, head.fence, log, check)
-        except CorruptData as error:
-            if self._held.reload():
+            with disk_errors(self.partition):
+                merged = self._merger.consolidate(group, head.entries.split_at(first.base_offset)[0], names, head.fence, log, check)
+        except (Fenced, ManifestChanged, PlaceTaken, StoreGone, UploadStopped):
+            raise
+        except HeadwaterError as error:
+            if isinstance(error, CorruptData) and self._held.reload():
                 return MergeOutcome(passed=passed, comes_first=True, reason="another commit came first")
+            segments.failed(group, error)
+            if isinstance(error, TransientError):
+                raise
             self._log.warning("merge_failed", base_offset=first.base_offset, last_offset=last.last_offset, reason=str(error))
-            self._unconsolidated_to = last.next_offset
             return MergeOutcome(passed=passed, more=True, reason=str(error))
         milestones.reached("merge.uploaded")
         self._source.look_again(log)
         self._commit(replace(head, entries=with_merged(head.entries, group, merged.entry)), uploads=self._merge_uploads)
+        segments.consolidated(group)
         self._report_merged(merged.entry, group)
         return MergeOutcome(merged=merged.entry, group=group, local_bytes=merged.local_bytes, passed=passed, more=True)
 

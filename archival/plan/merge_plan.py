@@ -45,22 +45,21 @@ def plan_merge(
     *,
     target_bytes: int,
     span_ms: int,
-    layout: str = "segment",
+    layouts: tuple[str, ...] = ("segment",),
     passed: int = 0,
-    also: tuple[str, ...] = (),
     until: int = OFFSET_MAX,
 ) -> MergePlan:
     """The first neighbours in `head` that are to be merged.
 
     history  of the log that is archived: all that is live lies on it
     span_ms  from the oldest record of a merge to its newest, unless one of its parts takes longer: retention counts an entry by its newest
-    layout   that of new objects; others stay as they are, but for those in `also`
+    layouts  others stay as they are, but for what was written while it filled
     passed   of an earlier plan
     until    what is live from this offset on is not merged yet
 
     Reads pages from `passed` on. Raises what PageReader.read does.
     """
-    layouts = (layout, LAYOUT, *also)
+    layouts = (*layouts, LAYOUT)
     group = _Group(head, history, target_bytes, span_ms)
     for looked_at, entry in enumerate(head.entries.within(passed, until)):
         if looked_at == LOOKED_AT_MAX:
@@ -80,8 +79,8 @@ def plan_merge(
 
 
 def may_be_one(entries: Sequence[Entry], head: Head, history: EpochHistory, span_ms: int) -> bool:
-    """May these live neighbours become one object, whatever their lengths?"""
-    group = _Group(head, history, OBJECT_BYTES_MAX, span_ms)
+    """May these live neighbours become one object, whatever their lengths, and however many they are?"""
+    group = _Group(head, history, OBJECT_BYTES_MAX, span_ms, entries_max=len(entries))
     for entry in entries:
         if not group.takes(entry, (entry.layout,)):
             return False
@@ -97,6 +96,7 @@ class _Group:
     history: EpochHistory
     target_bytes: int
     span_ms: int
+    entries_max: int = ENTRIES_MAX
     entries: list[Entry] = field(default_factory=list)
     size_bytes: int = 0
     epochs: int = 0
@@ -128,7 +128,7 @@ class _Group:
         return (
             last.next_offset == entry.base_offset
             and last.cleaned == entry.cleaned
-            and len(self.entries) < ENTRIES_MAX
+            and len(self.entries) < self.entries_max
             and self.size_bytes + entry.live_bytes <= self.target_bytes
             and self.epochs + len(entry.epochs) <= ENTRY_EPOCHS_MAX
             and _span_ms(self.entries[0], entry) <= max(self.span_ms, *(_span_ms(each, each) for each in (self.entries[0], last, entry)))

@@ -168,6 +168,7 @@ class BoardSources:
     tail_age_ms  how long the tail has waited: of a partition whose archive ends at this offset, and its high watermark
     released what its broker was asked to delete, if that was tried
     stream   what streaming offload has taken of it and not listed yet
+    merge_trouble  why what is to become one object does not
     archived all partitions that the archive is known to have, and their offsets by the control log, None where it says nothing; the same
              object as long as nothing changes
     """
@@ -182,6 +183,7 @@ class BoardSources:
     recovered: Callable[[Path], bool]
     released: Callable[[PartitionId], ReleaseRecord | None] = lambda _: None
     stream: Callable[[PartitionId], OpenStream | None] = lambda _: None
+    merge_trouble: Callable[[PartitionId], str] = lambda _: ""
     archived: Callable[[], Mapping[PartitionId, PartitionState | None]] = dict
 
     @classmethod
@@ -207,6 +209,7 @@ class BoardSources:
             recovered=awaits_broker,
             released=fleet.released,
             stream=fleet.open_stream,
+            merge_trouble=fleet.merge_trouble,
             archived=archived,
         )
 
@@ -499,6 +502,7 @@ class StatusBoard:
         if (released := self._sources.released(log.partition)) is not None:
             end = released.end if released.size_bytes else None
             entry.status = replace(entry.status, released_end=end, released_bytes=released.size_bytes, release_reason=released.reason)
+        entry.status = replace(entry.status, merge_trouble=self._sources.merge_trouble(log.partition))
         entry.partition, entry.folder, entry.glimpse = log.partition, folder(log.partition), log.glimpse
         if log.high_watermark is not None and origin.age_s is not None:
             entry.said_s = at_s - origin.age_s

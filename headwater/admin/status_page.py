@@ -41,6 +41,7 @@ class PartitionRow(msgspec.Struct, frozen=True, kw_only=True):
                     it was not more. All since the agent started
     trigger_trouble why offload_after or offload_when_local_exceeds is not applied; "" where neither is set, or both are
     stream_trouble  why streaming offload takes nothing more of it for now; "" where it does, or it is not streamed
+    merge_trouble   why what is to become one object, such as the chunks of a full segment, does not; "" where it does
     collection_trouble  why nothing that is not listed is deleted, or not all, until a person acts; "" where all is
     store_try_ms    when the agent tries the store again, which it leaves alone until then
     high_watermark_source  who said the high watermark: `broker`, `checkpoint`, or nobody; high_watermark_age_s: how long ago
@@ -67,6 +68,7 @@ class PartitionRow(msgspec.Struct, frozen=True, kw_only=True):
     release_reason: str
     trigger_trouble: str
     stream_trouble: str
+    merge_trouble: str
     collection_trouble: str
     store_try_ms: int | None
     high_watermark_source: str
@@ -342,6 +344,7 @@ def row_of(entry: BoardEntry, facts: PageFacts, now_s: float) -> PartitionRow:
         release_reason=status.release_reason,
         trigger_trouble=status.trigger_trouble,
         stream_trouble=status.stream_trouble,
+        merge_trouble=status.merge_trouble,
         collection_trouble=facts.collection_troubles.get(entry.partition, "") if entry.partition is not None else "",
         store_try_ms=facts.store_try_ms,
         high_watermark_source=status.high_watermark_source,

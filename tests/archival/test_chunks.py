@@ -1,5 +1,6 @@
 """A topic in RocketMQ's layout: chunks of a segment that become one object, and what is left of them."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
@@ -11,11 +12,11 @@ from archival.collection.collector import Collected, Collector
 from archival.collection.sightings import Sightings
 from archival.config import ArchivalConfig
 from archival.plan.policy import Policy
-from headwater_core.errors import SourceChanged, TransientError
+from headwater_core.errors import DiskFull, HeadwaterError, SourceChanged, TransientError, Unauthorised, UsageError
 from headwater_core.layouts import Offloader, open_layout
 from headwater_core.layouts.chunks import Variant
 from headwater_core.layouts.chunks.chunks_layout import ChunksLayout
-from headwater_core.objectstore.store import PLAIN, ObjectForm, ObjectStore
+from headwater_core.objectstore.store import PLAIN, ObjectForm, ObjectRange, ObjectStore
 from headwater_core.partition import PartitionId
 from manifests import chunk_keys, keys
 from manifests.entry import Entry
@@ -177,6 +178,81 @@ def test_a_consolidation_that_was_cut_short_is_taken_up_again(tmp_path: Path) ->
     assert bench.merge() == 1
     assert bench.keys()[0] == f"{QUEUE}/seg-0/segment"
     bench.check()
+
+
+class Joining(MemoryStore):
+    """error: what becomes of a join; is_broken: it writes other bytes than it was told to"""
+
+    error: HeadwaterError | None = None
+    is_broken = False
+    joins = 0
+
+    def join(self, key: str, ranges: Sequence[ObjectRange], *, digest: str, form: ObjectForm = PLAIN) -> None:
+        self.joins += 1
+        if self.error is not None:
+            raise self.error
+        if self.is_broken:
+            self.create(key, b"other bytes")
+        else:
+            super().join(key, ranges, digest=digest, form=form)
+
+
+@pytest.mark.parametrize("error", [UsageError("not here"), DiskFull("no room"), Unauthorised("no right"), TransientError("busy")])
+def test_a_store_that_makes_no_object_of_chunks_keeps_no_merge_from_its_turn(tmp_path: Path, error: HeadwaterError) -> None:
+    """Small objects of before are merged meanwhile; what failed is seen, and is tried again ever less often."""
+    store = Joining(ManualClock())
+    bench = Bench(tmp_path, open_layout("segment"), store=store)
+    bench.write(1, 2, 3, 4)
+    bench.restart(append(3 * BATCH_BYTES))
+    bench.write(6, 7, 9, 10, 11)
+    agent, before = bench.agent, bench.keys()
+    store.error = error
+    if isinstance(error, TransientError):
+        with pytest.raises(TransientError):
+            agent.archiver.merge(TAILS)
+        outcome = agent.archiver.merge(TAILS)
+    else:
+        outcome = agent.archiver.merge(TAILS)
+        assert (outcome.more, outcome.reason) == (True, str(error))
+        outcome = agent.archiver.merge(TAILS)
+    assert ranges(outcome.group) == [(0, 0), (1, 1), (2, 2), (3, 3)]
+    assert str(error) in agent.archiver.merge_trouble
+    assert bench.merge() == 0
+    assert store.joins == 1
+    assert bench.keys()[1:] == before[4:]
+    store.error = None
+    again_in_s = agent.archiver.merge(TAILS).again_in_s
+    assert again_in_s == 60
+    bench.clock.advance(60_000)
+    assert bench.merge() == 2
+    assert ranges(agent.head.entries)[:2] == [(0, 3), (4, 6)]
+    assert agent.archiver.merge_trouble == ""
+    bench.check()
+
+
+def test_an_object_of_chunks_that_turns_out_to_be_broken_is_made_again(tmp_path: Path) -> None:
+    """By the same process, under another fence; one whose store breaks each of them does not fill the bucket with them."""
+    store = Joining(ManualClock())
+    bench = Bench(tmp_path, append(3 * BATCH_BYTES), store=store)
+    bench.write(1, 2, 3, 5)
+    store.is_broken = True
+    with pytest.raises(SourceChanged):
+        bench.agent.archiver.merge(TAILS)
+    assert bench.merge() == 0
+    bench.clock.advance(60_000)
+    assert bench.agent.archiver.merge(TAILS).comes_first, "the name is taken, so there is another fence first"
+    with pytest.raises(SourceChanged):
+        bench.agent.archiver.merge(TAILS)
+    assert bench.agent.archiver.merge(TAILS).again_in_s == 120
+    store.is_broken = False
+    bench.clock.advance(120_000)
+    assert bench.agent.archiver.merge(TAILS).comes_first
+    assert bench.merge() == 1
+    assert bench.keys()[0] == f"{QUEUE.replace('agent.1', 'agent.3')}/seg-0/segment"
+    assert (store.joins, bench.agent.archiver.merge_trouble) == (3, "")
+    bench.check()
+    bench.collect()
+    assert names(store) == named_by(bench.agent)
 
 
 def test_nothing_becomes_of_a_segment_that_lacks_a_chunk(tmp_path: Path) -> None:

@@ -780,7 +780,7 @@ def test_a_start_reads_older_pages_for_merges_one_partition_after_the_other(tmp_
     real = plan_merge
 
     def plan_nothing(*of: Any, **how: Any) -> MergePlan:
-        return real(*of, **(how | {"layout": "none"}))
+        return real(*of, **(how | {"layouts": ("none",)}))
 
     monkeypatch.setattr(archiver, "plan_merge", plan_nothing)
     bench.settings = ArchivalConfig()

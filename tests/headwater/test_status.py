@@ -43,6 +43,7 @@ KEYS = [
     "release_reason",
     "trigger_trouble",
     "stream_trouble",
+    "merge_trouble",
     "collection_trouble",
     "store_try_ms",
     "high_watermark_source",

@@ -3,7 +3,7 @@ called again (docs/formats/chunks.md, "Consolidation")."""
 
 from collections.abc import Mapping, Sequence
 
-from headwater_core.errors import AlreadyExists, CorruptData, NotFound, UnknownOutcome, UsageError
+from headwater_core.errors import AlreadyExists, CorruptData, NotFound, SourceChanged, UnknownOutcome, UsageError
 from headwater_core.layouts.chunks.chunk_finder import BYTES_NAME, CRC_NAME, find_map, holds_same
 from headwater_core.layouts.chunks.chunk_map import SegmentMap, SegmentState, Tile
 from headwater_core.layouts.chunks.chunk_names import SegmentPlace
@@ -41,6 +41,8 @@ def consolidate(store: ObjectStore, place: SegmentPlace, end: int, metadata: Map
     try:
         ranges = [ObjectRange(tile.key, tile.start, tile.size_bytes) for tile in found.tiles]
         join_confirmed(store, place.segment_key, ranges, _digest_of(store, found.tiles).text(), metadata)
+    except SourceChanged as error:
+        raise CorruptData(place.segment_key, 0, str(error)) from error
     except NotFound:  # a chunk: lost, or not needed any more, as somebody else was faster
         found = find_map(store, place, is_full=True)
         if found.state not in _CONSOLIDATED:
@@ -56,8 +58,8 @@ def join_confirmed(
     """Create `key` of `ranges`, which have this digest together, copied by the store where it can; confirmed when this returns. One that is
     there already is not made again. Whoever calls it is the only one who writes the key.
 
-    Raises CorruptData when something else is there, or the ranges have another digest; UnknownOutcome; NotFound and TruncatedData for a
-    range that is not there: then nothing was created; and what the store raises.
+    Raises SourceChanged when something else is there; CorruptData when the ranges have another digest, NotFound and TruncatedData for a
+    range that is not there: then nothing was created; UnknownOutcome; and what the store raises.
     """
     for upload in list(store.unfinished(key)):
         if upload.key == key:
@@ -71,7 +73,10 @@ def join_confirmed(
             store.stat(key)
         except NotFound:
             raise UnknownOutcome(f"{key} may yet appear: {error}") from error
-    _check(store, key, size_bytes, digest)
+    try:
+        _check(store, key, size_bytes, digest)
+    except CorruptData as error:
+        raise SourceChanged(str(error)) from error
 
 
 def delete_chunks(store: ObjectStore, place: SegmentPlace, end: int) -> SegmentMap:
