@@ -11,6 +11,8 @@ from tests.model.streams import assigned, is_next, is_stream, settled, stream
 
 def agent(s: State, i: int) -> Steps:
     a, job, h = s.ags[i], s.ags[i].job, s.head
+    if not a.fence and h.owner:
+        return  # another cluster's archive
     here = a.inc == s.inc or on("incarnations_mixed")  # work on an old incarnation reaches only its own keys
     if s.left.crash and (a.fence or job.kind):
         yield ("agent", i, "crash"), s.with_agent(i, **Agent(inc=s.inc, old=a.old)._asdict()).spend(crash=1)
@@ -104,7 +106,7 @@ def idle(s: State, i: int) -> Steps:
                 continue
             t = with_pages(t, i)
         yield ("agent", i, "plan", *(job[:3] if job.kind == "run" else ("cas", job.live, job.dead))), t
-    if needs_upgrade(s, i):
+    if needs_upgrade(s, i) or h.owner:
         return
     if left.release:
         if on("release_from_control"):
@@ -269,7 +271,7 @@ def read_back(s: State, i: int) -> State:
 def reload(s: State, i: int) -> State:
     a, h = s.ags[i], s.head
     lost = h.fence > a.fence or (not on("fence_by_number") and (h.fence, h.writer) != (a.fence, i))
-    if (lost and not on("ignore_fence")) or needs_upgrade(s, i):
+    if (lost and not on("ignore_fence")) or needs_upgrade(s, i) or h.owner:
         keep = a.job._replace(sent=None) if (on("reuse_upload") or on("stream_reused")) and a.job.kind == "run" else Job()
         return s.with_agent(i, fence=0, head=Head(), job=keep, spare=() if on("ownpage") else a.spare, mine=None, stream=None)
     return settled(s.with_agent(i, head=h, job=Job()), i)

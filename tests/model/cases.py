@@ -29,6 +29,7 @@ class Left(NamedTuple):
     lease: int = 0  # not spent: gc deletes what an earlier look found unreferenced
     stream: int = 0  # what follows is written while it fills: 1 while that is so
     switch: int = 0  # somebody sets or unsets `stream`
+    take: int = 0  # somebody plans a recovery that takes the archive over from the cluster of both agents
 
 
 RULES = {
@@ -45,6 +46,7 @@ RULES = {
     "keepone": "the archive's own retention leaves the newest entry",
     "restart": "a cut that leaves nothing live moves the archive start back to the log start",
     "pending": "a stream is listed only by a commit on a head in which its name is pending",
+    "owner": "a take-over puts another owner into the head; a broker starts where its end and leader epoch were those that were planned",
     "look": "gc remembers as unreferenced only what carries a lower fence than the one it has raised: nothing else stays unreferenced",
 }
 SCENARIOS = {
@@ -77,6 +79,8 @@ SCENARIOS = {
     "stream_faults": Left(write=2, elect=0, unclean=0, claim=0, release=0, crash=1, fault=2, begun=1, stream=1),
     "stream_gc": Left(write=1, elect=1, unclean=0, claim=2, release=0, lag=0, fault=1, gc=1, begun=1, stream=1),
     "stream_switch": Left(write=2, elect=0, unclean=0, claim=0, release=1, crash=1, gc=1, switch=2, begun=1, stream=1),
+    "take_over": Left(write=1, elect=1, unclean=0, claim=1, release=0, fault=1, lag=0, begun=1, take=1),
+    "take_over_merge": Left(write=1, elect=0, unclean=0, claim=0, release=0, lag=0, fault=1, gc=1, merge=1, begun=2, take=1),
 }
 
 
@@ -159,6 +163,9 @@ MUTANTS = {
     "stream_same_name": Mutant("after a crash a stream goes on under the name that was assigned before", "stream_faults", ""),
     "stream_goes_ahead": Mutant("what follows a stream begins before that one is listed", "stream_faults", ""),
     "stream_grows_on": Mutant("a stream whose commit got no answer takes what was written since", "stream_faults", ""),
+    "take_by_fence": Mutant("a take-over raises the fence and leaves the owner", "take_over", "owner"),
+    "take_by_document": Mutant("a take-over changes headwater.json alone", "take_over", "owner"),
+    "take_unplanned": Mutant("a broker starts whatever was archived between the plan and the take-over", "take_over", "owner"),
     "archive_above_hw": Mutant("plans up to the log end instead of the high watermark", "release", ""),
 }
 SCENARIOS_EXTRA = {

@@ -73,6 +73,10 @@ def broken(s: State) -> str | None:
             x.uid != GAP and x.base <= o < x.end and x.epochs[o - x.base] == r.recs[o] for x in listed
         ):
             return f"I1 offset {o} (epoch {r.recs[o]}) was released and is in neither log nor archive"
+    if s.started and (bad := _not_recovered(s)):
+        return bad
+    if s.taken:
+        return None  # what goes on in the cluster that has lost its archive is archived no more
     key = (r, head, s.objs, s.inc)
     if key not in _SETTLED:
         _SETTLED[key] = settle(*key)
@@ -95,6 +99,8 @@ def broken_step(s: State, t: State) -> str | None:
         return f"I8 a lower fence committed: {b.fence} after {a.fence}"
     if b.fence == a.fence and b.writer != a.writer:
         return f"I8 two writers commit under fence {b.fence}"
+    if s.taken and b.writer in range(len(s.ags)):
+        return f"I8 an agent of the cluster that has lost its archive commits version {b.version}"
     if b.epoch < a.epoch:
         return f"I6 lineage knowledge went back: epoch {b.epoch} after {a.epoch}"
     r = s.reps[s.leader]
@@ -105,6 +111,17 @@ def broken_step(s: State, t: State) -> str | None:
     has = {(o, e) for x in now.live + now.dead for o, e in enumerate(x.epochs, x.base)}
     gone = {(o, e) for o, e in had - has if o < r.hw and r.recs[o] == e and (o, e) not in b.trimmed}
     return f"I8 published records left the head: {sorted(gone)}" if gone else None
+
+
+def _not_recovered(s: State) -> str | None:
+    """What the head lists that has changed hands, and the plan from which everything was recovered did not."""
+    assert s.planned
+    was, now = page_tree.view(s.planned, s.pages), page_tree.view(s.head, s.pages)
+    if was is None or now is None:
+        return None  # its page was replaced, with another entry tree of the same records
+    had = {(o, e) for x in was.live for o, e in enumerate(x.epochs, x.base)}
+    more = {(o, e) for x in now.live for o, e in enumerate(x.epochs, x.base)} - had
+    return f"I17 the recovered log lacks what is archived: {sorted(more)}" if more else None
 
 
 def _named(s: State) -> set[object]:
@@ -190,5 +207,10 @@ WITNESSES: dict[str, Callable[[State], bool]] = {
     ),
     "collection beside a stream in the bucket": lambda s: any(a.job.kind == "gc" and a.stream and a.stream.confirmed for a in s.ags),
     "switched off, and a stream to be finished": lambda s: s.left.begun > 0 and not s.left.stream and s.head.pending is not None,
+    "taken over while an agent has an upload in hand": lambda s: (
+        s.head.owner > 0 and any(a.fence and a.job.kind == "run" and a.job.stage == "confirmed" for a in s.ags)
+    ),
+    "taken over while a commit is delayed in the network": lambda s: s.head.owner > 0 and bool(s.net),
+    "archived on since a take-over was planned": lambda s: s.planned is not None and not s.taken and s.planned.end < s.head.end,
     "old agent before a head with pages": lambda s: s.ags[0].old and s.head.format == 2 and s.ags[0].fence > 0,
 }

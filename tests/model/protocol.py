@@ -5,6 +5,7 @@ from tests.model.brokers import brokers
 from tests.model.cases import Left
 from tests.model.reader import reader
 from tests.model.state import Agent, Entry, Head, Job, Object, Page, Replica, State, Steps
+from tests.model.take_over import take_over
 
 
 def first(left: Left) -> State:
@@ -39,6 +40,7 @@ def steps(s: State) -> Steps:
     yield from agent(s, 0)
     yield from agent(s, 1)
     yield from reader(s)
+    yield from take_over(s)
     for k, request in enumerate(s.net):
         t = s._replace(net=s.net[:k] + s.net[k + 1 :])
         if isinstance(request, Page):

@@ -84,6 +84,7 @@ class Head(NamedTuple):
     start: int = 0  # of the archive, which may be empty
     trimmed: tuple[tuple[int, int], ...] = ()  # ghost, see View
     pending: Uid = None  # assigned to the stream that begins where the live entries end
+    owner: int = 0  # 0: the cluster of both agents; 1: the one that was recovered
 
     @property
     def end(self) -> int:
@@ -167,6 +168,9 @@ class State(NamedTuple):
     reader: Reader = Reader()
     look: int = 0  # how many gc has taken
     seen: tuple[tuple[Uid, int], ...] = ()  # what was unreferenced at which look first
+    planned: Head | None = None  # from which a recovery was planned that will take the archive over
+    taken: bool = False  # it has
+    started: bool = False  # ghost: a broker has, on what was recovered by that plan
 
     def with_agent(self, i: int, **changes: Any) -> "State":
         ags = list(self.ags)

@@ -34,7 +34,7 @@ def test_mutants_name_scenarios_and_rules_that_exist() -> None:
     "name",
     [
         *("faults", "merge", "pages", "pages_faults", "pages_tree", "pages_gcs", "pages_reader", "pages_claim", "pages_upgrade"),
-        *("stream_faults", "stream_gc"),
+        *("stream_faults", "stream_gc", "take_over"),
     ],
 )
 def test_a_quick_scenario_holds_every_invariant(name: str) -> None:
