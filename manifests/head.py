@@ -189,6 +189,11 @@ def decode_head(raw: bytes, partition: PartitionId, pages: PageReader = NO_PAGES
     """
     where = f"manifest of {partition}"
     head = check_head(parse_head(raw, where, lambda _: pages))
+    if head.cluster_id != partition.cluster_id:
+        raise ForeignOwner(
+            f"{where} belongs to cluster {head.cluster_id}, this is {partition.cluster_id}: a recovered cluster has taken the archive "
+            "over, or the bucket is another one's"
+        )
     if head.partition_id != partition or head.topic != partition.topic:
         raise ForeignOwner(f"{where} belongs to {head.cluster_id} {head.topic} {head.topic_id}:{head.partition}")
     return head

@@ -144,8 +144,8 @@ def decode_page(raw: bytes, partition: PartitionId, ref: PageRef) -> tuple[Item,
         begins = msgspec.json.decode(first)
         if begins["format"][0] != PAGE_MAJOR:
             raise UnsupportedFormat(f"{where} has format {str(begins['format'])[:40]}; this version reads {PAGE_MAJOR}.x")
-        identity = (begins["cluster_id"], begins["topic"], begins["topic_id"], begins["partition"], begins["level"])
-        if identity != (partition.cluster_id, partition.topic, partition.topic_id, partition.partition, ref.level):
+        identity = (begins["topic"], begins["topic_id"], begins["partition"], begins["level"])  # a head may have changed hands since
+        if identity != (partition.topic, partition.topic_id, partition.partition, ref.level):
             raise ValueError(f"a page of {identity}")
         items = tuple(item_from(msgspec.json.decode(line), partition) for line in lines)
         _check_items(partition, ref, items)

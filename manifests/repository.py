@@ -95,8 +95,9 @@ def foreign_bucket(url: str, owner: Owner, cluster_id: str) -> ForeignOwner:
     """The error of an agent of cluster `cluster_id` at a bucket that is another cluster's."""
     return ForeignOwner(
         f"{url} is the archive of cluster {owner.cluster_id}, and this log is cluster {cluster_id}'s: give it a bucket or a prefix of its "
-        f"own. If it was recovered from this archive and should continue it, recover it with `headwater recover apply … --cluster-id "
-        f"{owner.cluster_id}`; then the old cluster must never start again, or two would write one history"
+        "own. If it was recovered from this archive and should continue it, recover it with `headwater recover apply cluster … "
+        f"--take-over`, which gives it the archive and keeps the old cluster out, or with `--cluster-id {owner.cluster_id}`; then the old "
+        "cluster must never start again, or two would write one history. If this is the old cluster, a recovered one has the archive now"
     )
 
 
@@ -145,6 +146,18 @@ class ManifestRepository:
         except NotFound:
             return None
         return Versioned(decode_head(raw, partition, PartitionPages(self._pages, partition)), tag, len(raw), digest_of(raw))
+
+    def load_of_any_owner(self, partition: PartitionId) -> Versioned | None:
+        """As `load`, whichever cluster the partition is of."""
+        try:
+            raw, tag = self._store.get(keys.head(partition))
+        except NotFound:
+            return None
+        where = f"manifest of {partition}"
+        head = check_head(parse_head(raw, where, partial(PartitionPages, self._pages)))
+        if (head.topic, head.topic_id, head.partition) != (partition.topic, partition.topic_id, partition.partition):
+            raise ForeignOwner(f"{where} belongs to {head.topic} {head.topic_id}:{head.partition}")
+        return Versioned(head, tag, len(raw), digest_of(raw))
 
     def load_unchecked(self, key: str) -> Head:
         """The head at `key`, whosesoever it is and whatever it lists. Raises NotFound, CorruptData for what is no head at all,
@@ -210,13 +223,16 @@ class ManifestRepository:
 
     @staticmethod
     def _check_succession(before: Versioned | None, after: Head) -> None:
-        """Our own mistakes, caught before they reach the bucket: the fence is a claim's alone, an identity never changes."""
+        """Our own mistakes, caught before they reach the bucket: the fence is a claim's alone, and so is the owner; the rest of an
+        identity never changes."""
         if before is None:
             return
         held = before.head
         check_writable(held)
-        if after.partition_id != held.partition_id or after.fence < held.fence:
+        if msgspec.structs.replace(after, cluster_id=held.cluster_id).partition_id != held.partition_id or after.fence < held.fence:
             raise ValueError(f"not a successor: {held.partition_id} fence {held.fence}, {after.partition_id} fence {after.fence}")
+        if after.cluster_id != held.cluster_id and after.fence == held.fence:
+            raise ValueError(f"{after.cluster_id} takes {held.partition_id} from {held.cluster_id} under its fence {held.fence}")
         if after.fence == held.fence and after.writer != held.writer:
             raise ValueError(f"{after.writer} commits under the fence {held.fence} of {held.writer}")
 
@@ -376,6 +392,28 @@ class ManifestRepository:
         self._advance(keys.topic_manifest(seen.topic, seen.topic_id), decide_manifest)
         self._advance(keys.current(seen.topic), decide_current)
         return Ensured(manifest, is_current)
+
+    def give_topic(self, incarnation: Incarnation, cluster_id: str) -> None:
+        """Its manifest, and what says which incarnation its name means, are of `cluster_id` from now on; where there are any. Raises what
+        decoding them does."""
+        topic, topic_id = incarnation
+
+        def decide_manifest(raw: bytes | None) -> bytes | None:
+            held = None if raw is None else decode_topic(raw, topic, topic_id)
+            if held is None or held.cluster_id == cluster_id:
+                return None
+            check_ours(held.format, f"topic manifest of {topic}")
+            return encode_topic(msgspec.structs.replace(held, cluster_id=cluster_id, version=held.version + 1))
+
+        def decide_current(raw: bytes | None) -> bytes | None:
+            held = None if raw is None else decode_current(raw, topic)
+            if held is None or held.cluster_id == cluster_id:
+                return None
+            # offsets of another metadata log say nothing there
+            return _encoded(held, msgspec.structs.replace(held, cluster_id=cluster_id, version=held.version + 1, as_of=None))
+
+        self._advance(keys.topic_manifest(topic, topic_id), decide_manifest)
+        self._advance(keys.current(topic), decide_current)
 
     def choose_incarnation(self, topic: str, topic_id: str, *, dry_run: bool = False) -> None:
         """From now on `topic` means this incarnation. Raises NotFound, which names the others, when the archive does not hold it."""

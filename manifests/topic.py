@@ -15,6 +15,7 @@ from manifests.document import FORMAT, prepared, seal, unseal
 
 _STORE_ID = re.compile(r"[0-9a-f]{32}")
 PARTITIONS_MAX = 100_000  # per topic; clusters stay far below, and readers of the number make room for as many
+FORMER_MAX = 100
 PREVIOUS_MAX = 10_000  # earlier incarnations remembered, about 300 KB; the oldest are forgotten first
 
 
@@ -73,16 +74,28 @@ class Current(msgspec.Struct, frozen=True, kw_only=True):
 
 @prepared
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
-    """headwater.json: whose archive this bucket is, and which store: data directories repeat the id. None before format 1.1."""
+    """headwater.json: whose archive this bucket is, and which store: data directories repeat the id. None before format 1.1.
+
+    former  clusters that it was taken over from, the latest last: what a take-over has not reached yet is still theirs
+    """
 
     format: tuple[int, int] = FORMAT
     cluster_id: str
     store_id: str | None = None
+    former: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        check_cluster_id(self.cluster_id)
+        for cluster_id in (self.cluster_id, *self.former):
+            check_cluster_id(cluster_id)
         if self.store_id is not None and not _STORE_ID.fullmatch(self.store_id):
             raise UsageError(f"not a store id: {self.store_id[:40]!r}")
+
+
+def given_to(owner: Owner | None, former: str, cluster_id: str) -> Owner:
+    """headwater.json once `cluster_id` has taken the archive over from `former`."""
+    if owner is None:
+        return Owner(cluster_id=cluster_id, former=(former,))
+    return msgspec.structs.replace(owner, cluster_id=cluster_id, former=(*owner.former, former)[-FORMER_MAX:])
 
 
 def merge(held: TopicManifest | None, seen: TopicManifest) -> TopicManifest | None:

@@ -17,7 +17,7 @@ from recovery.planner import make_plan
 from recovery.recovery_plan import Options, PartitionPlan, RecoveryPlan, Request, TopicPlan, decode_plan, encode_plan
 from recovery.report import RecoveryReport
 from recovery.requested_ends import find_ends
-from recovery.restoration import MILESTONES, apply
+from recovery.restoration import MILESTONES, apply, begun_take_over
 from recovery.revision import settled
 from recovery.snapshot_topics import as_in_snapshot
 from recovery.target import awaits_broker
@@ -37,6 +37,7 @@ __all__ = [
     "TopicPlan",
     "apply",
     "awaits_broker",
+    "begun_take_over",
     "bring_back",
     "decode_plan",
     "encode_plan",
@@ -44,8 +45,14 @@ __all__ = [
     "held_of",
     "is_pattern",
     "plan",
+    "request_of",
     "status",
 ]
+
+
+def request_of(topics: Iterable[str] | None, options: Options | None = None) -> Request:
+    """What `plan` is asked for."""
+    return Request(topics=None if topics is None else tuple(sorted(set(topics))), options=options or Options())
 
 
 def plan(
@@ -58,8 +65,8 @@ def plan(
     that the archive does not know, NothingExamined when it holds none, VerificationFailed when it holds none that can be
     read, UsageError for options that contradict each other, TransientError when the archive changes too quickly.
     """
-    names = None if topics is None else tuple(sorted(set(topics)))
-    request = Request(topics=names, options=options or Options())
+    request = request_of(topics, options)
+    names = request.topics
     now_ms = (clock or SystemClock()).now_ms()
     found = discover(repository, names)
     snapshot = None if request.options.cluster is None else find_snapshot(repository, request.options.cluster)

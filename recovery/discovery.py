@@ -2,7 +2,10 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from dataclasses import replace as dataclass_replace
 from fnmatch import fnmatchcase
+
+from msgspec.structs import replace
 
 from headwater_core.errors import (
     CorruptData,
@@ -22,7 +25,7 @@ from manifests import chunk_keys, keys
 from manifests.entry import Entry
 from manifests.head import Head
 from manifests.repository import ManifestRepository, Versioned
-from manifests.topic import TopicManifest
+from manifests.topic import Owner, TopicManifest
 from manifests.topic_survey import survey_topics
 from recovery.recovery_plan import LostRun, PartitionPlan, RecoveryPlan, TopicPlan
 
@@ -63,11 +66,12 @@ def discover(repository: ManifestRepository, topics: Iterable[str] | None) -> Fo
     With None raises NothingExamined when there is nothing at all, as a wrong bucket must not look like an empty cluster, and
     VerificationFailed when nothing of it can be read.
     """
+    owner, notes = _owner(repository)
     named, matching, lost = meant_topics(repository, topics)
-    manifests = [*named.values(), *matching]
+    manifests = [of_owner(each, owner) for each in (*named.values(), *matching)]
     found: list[ArchivedTopic] = []
     with ContextThreads(_READERS, "recover-discover") as pool:
-        for manifest, archived in zip(manifests, pool.map(lambda each: load_archived(repository, each), manifests), strict=True):
+        for manifest, archived in zip(manifests, pool.map(lambda each: load_archived(repository, each, owner), manifests), strict=True):
             if isinstance(archived, ArchivedTopic):
                 found.append(archived)
             elif manifest.topic not in named:
@@ -78,7 +82,7 @@ def discover(repository: ManifestRepository, topics: Iterable[str] | None) -> Fo
         raise VerificationFailed("nothing can be recovered: " + "; ".join(lost))
     if not found:
         raise NothingExamined("the bucket holds no topics" if topics is None else "no topic was named")
-    return Found(topics=found, lost=lost, notes=_notes(repository))
+    return Found(topics=found, lost=lost, notes=notes)
 
 
 def meant_topics(
@@ -121,8 +125,16 @@ def _named(repository: ManifestRepository, topics: Iterable[str]) -> list[TopicM
     return [repository.resolve(topic) if topic_id is None else repository.incarnation(topic, topic_id) for topic, topic_id in meant.items()]
 
 
-def load_archived(repository: ManifestRepository, manifest: TopicManifest) -> ArchivedTopic | HeadwaterError:
-    """The topic with its heads, or what is wrong with it when no head of it can be read; raises what the store raises otherwise."""
+def of_owner(manifest: TopicManifest, owner: Owner | None) -> TopicManifest:
+    """As the bucket's owner has it, though a take-over has not reached it yet."""
+    return replace(manifest, cluster_id=owner.cluster_id) if owner and manifest.cluster_id in owner.former else manifest
+
+
+def load_archived(repository: ManifestRepository, manifest: TopicManifest, owner: Owner | None = None) -> ArchivedTopic | HeadwaterError:
+    """The topic with its heads, or what is wrong with it when no head of it can be read; raises what the store raises otherwise.
+
+    owner  of the bucket: a head may be of the clusters, too, that it was taken over from
+    """
     heads: dict[int, Head] = {}
     digests: dict[int, str] = {}
     damaged: dict[int, HeadwaterError] = {}
@@ -134,7 +146,14 @@ def load_archived(repository: ManifestRepository, manifest: TopicManifest) -> Ar
 
     def load(partition: PartitionId) -> Versioned | HeadwaterError | None:
         try:
-            return repository.load(partition)
+            if owner is None or not owner.former:
+                return repository.load(partition)
+            held = repository.load_of_any_owner(partition)
+            if held is None or held.head.cluster_id == partition.cluster_id:
+                return held
+            if held.head.cluster_id not in owner.former:
+                return ForeignOwner(f"manifest of {partition} belongs to cluster {held.head.cluster_id}")
+            return dataclass_replace(held, head=replace(held.head, cluster_id=partition.cluster_id))
         except (CorruptData, ForeignOwner, UnsupportedFormat) as error:
             return error
 
@@ -193,9 +212,9 @@ def _wrong_length(store: ObjectStore, entry: Entry, sizes: Mapping[str, int]) ->
     return ""
 
 
-def _notes(repository: ManifestRepository) -> Sequence[str]:
+def _owner(repository: ManifestRepository) -> tuple[Owner | None, Sequence[str]]:
+    """Whose archive it is, and what is to be noted about that."""
     try:
-        repository.owner()
+        return repository.owner(), ()
     except CorruptData as error:
-        return [f"{error}; the owner of this archive was taken from the topics"]
-    return ()
+        return None, [f"{error}; the owner of this archive was taken from the topics"]

@@ -21,6 +21,7 @@ from recovery.planner import without
 from recovery.recovery_plan import LostRun, RecoveryPlan
 from recovery.revision import REVISIONS_MAX, settled
 from recovery.runs import Restored, restore, segment_name
+from recovery.take_over import TakeOver
 from recovery.target import LOCK, MARK, Mark, copy_name, plan_name, write_mark
 from recovery.target_files import SECRET_MODE, publish, read_if_there
 
@@ -72,6 +73,8 @@ class Placement:
         milestones.reached("recover.bootstrap")
         self._verify()
         milestones.reached("recover.verified")
+        if self._plan.request.options.take_over:  # before a broker can start on it
+            TakeOver(self._plan, self._manifests, self._mark.started_ms).run()
         self._publish_all(layout.identity_files(self._plan, self._mark.directory_id))
         milestones.reached("recover.identity")
         return replace(self._mark, finished_ms=None)

@@ -53,6 +53,16 @@ def overall_notes(topics: Sequence[TopicPlan], options: Options, source_cluster_
             f"retention is held back in {held} topics so that the broker keeps what is recovered; `headwater recover finish` puts it back, "
             "`headwater recover status` lists it"
         )
+    if options.take_over:
+        yield (
+            f"the recovered cluster takes the archive over from cluster {source_cluster_id} when everything is verified, before a broker "
+            "can start on it; agents of the old cluster archive nothing from then on. Stop them before"
+        )
+    elif options.cluster is not None and options.cluster_id != source_cluster_id:
+        yield (
+            f"the bucket remains the archive of cluster {source_cluster_id}, the recovered cluster needs another one for its own; with "
+            "--take-over it archives on in this one, and the old cluster cannot any more"
+        )
     if options.mode != "full":
         yield from _notes_of_mode(topics, options, source_cluster_id)
     elif (limited := sum(any(topic.held.get(name, "-1") not in (None, "-1") for name in HELD_BACK) for topic in topics)) and (
@@ -77,10 +87,10 @@ def _notes_of_mode(topics: Sequence[TopicPlan], options: Options, source_cluster
             f"{sum(each.records for each in left)} records of {len(left)} partitions stay in the archive, where a gateway serves them: the "
             "broker alone has nothing before its own first offset, and sets back a group that continues there by auto.offset.reset"
         )
-    if left and options.cluster_id != source_cluster_id:
+    if left and not options.take_over and options.cluster_id != source_cluster_id:
         yield (
-            f"a gateway serves the archive of cluster {source_cluster_id} beside a broker of that cluster alone: recover with --cluster-id "
-            f"{source_cluster_id}, and never start the old cluster again"
+            f"a gateway serves the archive of cluster {source_cluster_id} beside a broker of that cluster alone: recover everything with "
+            f"--take-over, or with --cluster-id {source_cluster_id}, and never start the old cluster again"
         )
     if whole := [topic.topic for topic in topics if topic.compacted]:
         yield (

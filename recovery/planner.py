@@ -59,6 +59,10 @@ def make_plan(
     left_out = list(found.lost)
     if len(clusters) > 1:
         problems.append(f"topics of several clusters: {', '.join(clusters)}; recover them one by one")
+    if options.take_over and request.topics is not None:
+        problems.append("an archive is taken over by a recovery of all topics: those that do not come back would be archived by nobody")
+    if options.take_over and options.cluster_id in clusters:
+        problems.append(f"{options.cluster_id} has the archive already: a cluster that takes it over has another id")
     topics = []
     for archived in found.topics:
         try:
@@ -196,6 +200,8 @@ def _check_options(options: Options, found: Sequence[ArchivedTopic]) -> None:
     if any(value is not None and value < 0 for value in (options.retention_ms, options.retention_bytes)):
         raise UsageError("retention may not be negative")
     _check_mode(options)
+    if options.take_over and options.renames:
+        raise UsageError("a topic with another name has no archive to take over")
     _check_renames(options, {topic.manifest.topic for topic in found})
     if not 0 <= options.node_id <= NODE_ID_MAX:
         raise UsageError(f"not a node id: {options.node_id}")

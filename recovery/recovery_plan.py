@@ -48,6 +48,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     cluster          the whole cluster, with this snapshot of its metadata: a number, or `latest`; None: topics alone
     kafka_release    the release of Kafka that is to start on it, such as 4.2; None: any that does
     unlisted_topics  with topics that this snapshot does not have
+    take_over        the recovered cluster gets the archive, and the old one loses it
     """
 
     partitions: int | None = None
@@ -69,6 +70,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     drop_partitions: bool = False
     renames: dict[str, str] = {}
     kafka_release: str | None = None
+    take_over: bool = False
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):

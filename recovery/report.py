@@ -20,7 +20,7 @@ class TopicReport(msgspec.Struct, frozen=True, kw_only=True):
 
 class RecoveryReport(msgspec.Struct, frozen=True, kw_only=True):
     """What lies in the directory now, and what the plan `left_out`. again: it had been finished before, and nothing was done. kafka: which
-    releases start on it, in words"""
+    releases start on it, in words. taken_over: the bucket is the recovered cluster's"""
 
     recovery_id: str
     into: str
@@ -35,6 +35,7 @@ class RecoveryReport(msgspec.Struct, frozen=True, kw_only=True):
     resumed: bool = False
     again: bool = False
     kafka: str = ""
+    taken_over: bool = False
 
     @property
     def records(self) -> int:
@@ -62,6 +63,7 @@ def report_of(into: Path, mark: Mark, *, resumed: bool, again: bool) -> Recovery
         resumed=resumed,
         again=again,
         kafka=str(starting_releases(features_of(plan))),
+        taken_over=plan.request.options.take_over,
     )
 
 

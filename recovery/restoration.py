@@ -18,7 +18,7 @@ from recovery.completion import is_finished
 from recovery.identity import new_kafka_id
 from recovery.placement import Placement, Progress, damage_text
 from recovery.planner import without
-from recovery.recovery_plan import RecoveryPlan, check_plan
+from recovery.recovery_plan import RecoveryPlan, Request, check_plan
 from recovery.report import RecoveryReport, report_of
 from recovery.revision import changes_since, settled
 from recovery.target import Mark, check_same, check_unused, locked, read_mark, write_mark
@@ -45,6 +45,13 @@ MILESTONES = (
 WORKERS = 4  # downloads at a time; each holds runs.PIECE_BYTES
 
 _log = structlog.get_logger()
+
+
+def begun_take_over(into: Path, request: Request) -> RecoveryPlan | None:
+    """The plan of the recovery that was begun in `into` by this `request`, when it takes the archive over: the archive may be the recovered
+    cluster's by now, so no other plan is the same. None: there is none."""
+    mark = read_mark(into) if request.options.take_over else None
+    return mark.plan if mark is not None and mark.plan.request == request else None
 
 
 def apply(

@@ -59,6 +59,16 @@ def recover() -> None:
     """
 
 
+def _take_over(verb: Callable[..., None]) -> Callable[..., None]:
+    """Give `verb` the option that gives the archive to the recovered cluster."""
+    return click.option(
+        "--take-over",
+        is_flag=True,
+        help="Give this bucket to the recovered cluster: it archives on here, and agents of the old cluster do not any more."
+        "  [default: the bucket remains the old cluster's]",
+    )(verb)
+
+
 def what_to_recover(verb: Callable[..., None]) -> Callable[..., None]:
     """Give `verb` the arguments that make up a recovery plan of topics."""
 
@@ -66,6 +76,7 @@ def what_to_recover(verb: Callable[..., None]) -> Callable[..., None]:
     @click.option(
         "--all", "everything", is_flag=True, help="All topics in the bucket, internal ones too, without damaged ones (then exit code 3)."
     )
+    @_take_over
     @click.option(
         "--as",
         "renames",
@@ -75,7 +86,9 @@ def what_to_recover(verb: Callable[..., None]) -> Callable[..., None]:
     )
     @_how_to_recover
     @functools.wraps(verb)
-    def with_topics(topics: Sequence[str], everything: bool, renames: Sequence[str], asked: dict[str, Any], **rest: Any) -> None:
+    def with_topics(
+        topics: Sequence[str], everything: bool, take_over: bool, renames: Sequence[str], asked: dict[str, Any], **rest: Any
+    ) -> None:
         from manifests.setting_list import check_pattern
         from recovery import is_pattern
 
@@ -83,7 +96,9 @@ def what_to_recover(verb: Callable[..., None]) -> Callable[..., None]:
             raise UsageError("give topic names, or --all")
         for topic in topics:
             check_pattern(topic) if is_pattern(topic) else parse_incarnation(topic)
-        asked = asked | {"renames": _renames(renames, topics)}
+        if take_over and not everything:
+            raise UsageError("--take-over is for all topics: add --all, or recover the cluster")
+        asked = asked | {"renames": _renames(renames, topics), "take_over": take_over}
         verb(names=None if everything else tuple(topics), asked=asked, **rest)
 
     return with_topics
@@ -109,10 +124,14 @@ def _which_cluster(verb: Callable[..., None]) -> Callable[..., None]:
         metavar="X.Y",
         help="Kafka release that will start on it. Refuse when it does not, naming those that do.  [default: any that does]",
     )
+    @_take_over
     @_how_to_recover
     @functools.wraps(verb)
-    def with_cluster(at: str, unlisted_topics: bool, kafka_release: str | None, asked: dict[str, Any], **rest: Any) -> None:
-        verb(names=None, asked=asked | {"cluster": at, "unlisted_topics": unlisted_topics, "kafka_release": kafka_release}, **rest)
+    def with_cluster(
+        at: str, unlisted_topics: bool, kafka_release: str | None, take_over: bool, asked: dict[str, Any], **rest: Any
+    ) -> None:
+        asked = asked | {"cluster": at, "unlisted_topics": unlisted_topics, "kafka_release": kafka_release, "take_over": take_over}
+        verb(names=None, asked=asked, **rest)
 
     return with_cluster
 
@@ -430,7 +449,7 @@ def _plan_and_apply(
 ) -> None:
     if into is None:
         raise UsageError("--into DIR is needed: the log directory to create")
-    made = _plan(config, names, asked)
+    made = _plan(config, names, asked, into)
     if dry_run:
         _show_table(made) if form == "table" else emit(form, TOPICS, _planned(made))
         _say_forecast(config, made, into)
@@ -542,7 +561,8 @@ def finish(config: "Config", into: Path | None, bootstrap_servers: str | None, u
         )
 
 
-def _plan(config: "Config", names: tuple[str, ...] | None, asked: dict[str, Any]) -> "RecoveryPlan":
+def _plan(config: "Config", names: tuple[str, ...] | None, asked: dict[str, Any], into: Path | None = None) -> "RecoveryPlan":
+    """into: where a recovery that takes the archive over may have begun; its own plan is carried out then"""
     import recovery
     from headwater.wiring import open_bucket
 
@@ -551,7 +571,9 @@ def _plan(config: "Config", names: tuple[str, ...] | None, asked: dict[str, Any]
         from headwater.cluster_view import snapshot_at
 
         asked = asked | {"cluster": str(snapshot_at(manifests, asked["cluster"]).number)}
-    return recovery.plan(manifests, names, recovery.Options(**asked))
+    options = recovery.Options(**asked)
+    begun = None if into is None else recovery.begun_take_over(into, recovery.request_of(names, options))
+    return begun or recovery.plan(manifests, names, options)
 
 
 def _say_forecast(config: "Config", made: "RecoveryPlan", into: Path | None) -> None:
@@ -666,11 +688,14 @@ def _say_what_next(done: "RecoveryReport") -> None:
         f"  controller.quorum.voters={done.node_id}@HOST:PORT\n"
         f"  log.dirs={Path(done.into).resolve()}\n"
     )
-    if done.cluster_id != done.source_cluster_id:
+    if done.taken_over:
+        say(f"this bucket is the archive of the recovered cluster now, {done.cluster_id}: start its agents with it as before")
+    elif done.cluster_id != done.source_cluster_id:
         say(
             f"next: this bucket remains the archive of cluster {done.source_cluster_id}. It refuses an agent of the recovered cluster, "
             f"{done.cluster_id}, with exit code 7. Give that agent another bucket. To continue in this bucket instead, recover with "
-            f"--cluster-id {done.source_cluster_id}; then the old cluster must never start again"
+            f"--take-over, which keeps the old cluster out, or with --cluster-id {done.source_cluster_id}; then the old cluster must never "
+            "start again"
         )
 
 

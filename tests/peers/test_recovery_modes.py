@@ -34,11 +34,12 @@ def archived(tmp_path: Path) -> Headwater:
 
 
 def recovered(headwater: Headwater, into: Path, **options: Any) -> recovery.RecoveryPlan:
-    """Under the old cluster's id, so that the gateway serves the rest."""
+    """Under the old cluster's id, or with the archive as its own, so that the gateway serves the rest."""
     bucket = open_bucket(headwater.config)
     owner = bucket.manifests.owner()
     assert owner is not None
-    plan = recovery.plan(bucket.manifests, None, recovery.Options(cluster_id=owner.cluster_id, keep_offsets=True, **options))
+    cluster_id = None if options.get("take_over") else owner.cluster_id
+    plan = recovery.plan(bucket.manifests, None, recovery.Options(cluster_id=cluster_id, keep_offsets=True, **options))
     assert not plan.problems
     recovery.apply(plan, into, bucket.store)
     return plan
@@ -73,7 +74,9 @@ def in_plan(plan: recovery.RecoveryPlan) -> dict[tuple[str, int], tuple[int, int
     return {(topic.topic, each.partition): (each.start_offset, each.next_offset) for topic in plan.topics for each in topic.partitions}
 
 
-@pytest.mark.parametrize("options", [{"mode": "instant"}, {"mode": "partial", "keep_bytes": 3000}], ids=["instant", "partial"])
+@pytest.mark.parametrize(
+    "options", [{"mode": "instant", "take_over": True}, {"mode": "partial", "keep_bytes": 3000}], ids=["instant", "partial"]
+)
 def test_a_broker_goes_on_where_the_archive_ends_and_a_gateway_serves_the_rest(options: dict[str, Any], tmp_path: Path) -> None:
     headwater, log_dir = archived(tmp_path), tmp_path / "kafka"
     ends = {place: head.next_offset for place, head in headwater.heads().items()}

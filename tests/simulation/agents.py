@@ -25,7 +25,18 @@ from archival.plan.policy import ChunkCommits, Policy, StreamLimits
 from archival.plan.replacement import SMALLER
 from archival.plan.trim import delete_to
 from headwater_core.control.control_records import Record
-from headwater_core.errors import Conflict, CorruptData, DiskFull, TransientError, Unauthorised, UnknownOutcome
+from headwater_core.errors import (
+    Conflict,
+    CorruptData,
+    DiskFull,
+    Fenced,
+    ForeignOwner,
+    NeedsReplacement,
+    TransientError,
+    Unauthorised,
+    UnknownOutcome,
+    UnrelatedLog,
+)
 from headwater_core.layouts import Offloader, open_layout
 from headwater_core.layouts.blocks import BlocksLayout
 from headwater_core.layouts.chunks import Variant
@@ -324,6 +335,16 @@ class Agent:
         self.announce()
         self.world.note(f"  {self.name}: {outcome}")
         return outcome
+
+    def step_of_lost_cluster(self) -> bool:
+        """One step without a pause, of an agent whose archive is being taken over; whether it is refused. What else goes wrong does."""
+        try:
+            self.step(self.archiver(), self._policy(0))
+        except ForeignOwner:
+            return True
+        except (TransientError, Fenced, Conflict, NeedsReplacement, UnrelatedLog):
+            pass
+        return False
 
     def spend_a_day(self) -> str:
         """Archive, merge and collect without a pause; what is unreferenced is so for the reader lease, and is collected."""

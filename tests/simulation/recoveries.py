@@ -16,12 +16,14 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import recovery
-from headwater_core.errors import NotFound, TransientError
+from headwater_core.errors import NotFound, TransientError, UsageError
 from headwater_core.partition import PartitionId
 from headwater_core.segments.log_dirs import LogDirs
 from headwater_core.segments.markers import ABORT, read_marker
 from headwater_core.segments.transactions import Transactions
+from manifests import keys
 from manifests.entry import Entry
+from manifests.head import Head
 from manifests.repository import ManifestRepository
 from recovery.recovery_plan import Mode, Options, PartitionPlan
 from recovery.runs import segment_name
@@ -44,6 +46,8 @@ _HOW: tuple[Literal["abort", "keep", "cut"], ...] = ("abort", "abort", "keep", "
 _MODES: tuple[Mode, ...] = ("full", "full", "partial", "instant")
 
 
+_TAKE_OVER = Options(partitions=1, take_over=True)
+_TAKEN_AFTER = 40  # attempts
 _KEPT_MAX = 30  # turns for which a plan, or an unfinished recovery, may lie there
 
 
@@ -101,6 +105,7 @@ class Recoverer:
         self._actor = Actor("recovery")
         self._heads: dict[PartitionId, dict[int, Listed]] = {}  # by version
         self._number = self._waits = 0
+        self._is_taken = False
         self._begin_anew()
 
     def _begin_anew(self) -> None:
@@ -184,7 +189,82 @@ class Recoverer:
                     raise Violation("I17 at rest a recovery has to be run again")
             self._begin_anew()
 
+    def hand_over(self) -> None:
+        """The archive changes hands, while the agents of the old cluster still archive: until the head is taken, and never after."""
+        random = self.random
+        self._store.faults = BAD_NETWORK
+        lost = False
+        for attempt in range(_TAKEN_AFTER):
+            is_calm = attempt >= _TAKEN_AFTER // 2
+            if is_calm:
+                self._store.faults = NO_FAULTS
+            self._actor.start(self._take_over)
+            while self._actor.is_busy:
+                self._go_on()
+                if random.random() < 0.2 and not is_calm:
+                    lost = self._old_cluster_acts() or lost
+                if self._actor.is_busy and random.random() < 0.02:
+                    self._actor.crash()
+                    self._saw("a take-over is killed")
+            if self._is_taken:
+                break
+        else:
+            raise Violation(f"I17 an archive is not taken over in {_TAKEN_AFTER} attempts")
+        for _ in range(3):
+            lost = self._old_cluster_acts() or lost
+        self._saw("an archive is taken over")
+        if lost:
+            self._saw("an agent is refused by an archive that was taken over")
+
     # What it does
+
+    def _take_over(self) -> None:
+        """Planned once, and applied until it is finished, or more was archived than it knows."""
+        world, store = self._world, PausingStore(self._beside, self._store)
+        into = self._world.root / "recovered" / f"taken {self._number}"
+        try:
+            plan = recovery.begun_take_over(into, recovery.request_of(None, _TAKE_OVER))
+            plan = plan or recovery.plan(ManifestRepository(store), None, _TAKE_OVER, clock=world.clock)
+            recovery.apply(plan, into, store, clock=world.clock, workers=1, recorded=False)
+        except TransientError:
+            return
+        except UsageError as error:
+            self._saw("more was archived than a take-over knows")
+            if "more was archived" not in str(error) or (into / "meta.properties").exists():
+                raise Violation(f"I17 a take-over is refused: {error}") from error
+            self._number += 1
+            return
+        except Exception as error:
+            raise Violation(f"I17 a take-over fails: {type(error).__name__}: {error}") from error
+        mark = read_mark(into)
+        assert mark
+        ends = {(topic.topic_id, each.partition): each.next_offset for topic in mark.plan.topics for each in topic.partitions}
+        for key, head in self._heads_now().items():
+            if head.cluster_id != mark.plan.cluster_id:
+                raise Violation(f"I8 {key} is not taken over")
+            if ends.get((head.topic_id, head.partition), head.next_offset) != head.next_offset:
+                raise Violation(f"I17 {key} ends at {head.next_offset}, its recovered log at {ends[head.topic_id, head.partition]}")
+        self._is_taken = True
+
+    def _heads_now(self) -> dict[str, Head]:
+        repository, names = ManifestRepository(self._world.inner), [info.key for info in self._world.inner.list(keys.META)]
+        return {key: repository.load_unchecked(key) for key in names if key.endswith("/manifest.json")}
+
+    def _old_cluster_acts(self) -> bool:
+        """Something is written, and an agent tries to archive it: was it refused?"""
+        world = self._world
+        for do in (world.brokers.write, lambda: world.brokers.roll(world.brokers.leader), world.brokers.write_checkpoint):
+            do()
+        before = self._heads_now()
+        agent = self.random.choice(world.agents)
+        is_refused = agent.step_of_lost_cluster()
+        owner = ManifestRepository(world.inner).owner()
+        for key, head in self._heads_now().items():
+            held = before.get(key)
+            is_taken = held is not None and owner is not None and held.cluster_id not in owner.former and bool(owner.former)
+            if is_taken and held != head:
+                raise Violation(f"I8 an agent of the cluster that has lost its archive commits version {head.version} of {key}")
+        return is_refused
 
     def _recover(self) -> None:
         world, store = self._world, PausingStore(self._beside, self._store)

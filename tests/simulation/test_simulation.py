@@ -316,6 +316,10 @@ def test_a_recovery_under_way_has_all_that_is_archived_whatever_is_let_go() -> N
         "a recovery is planned again",
         "archive trimmed",
         "outcome merged",
+        "an archive is taken over",
+        "a take-over is killed",
+        "more was archived than a take-over knows",
+        "an agent is refused by an archive that was taken over",
     ):
         assert seen[witness], witness
 

@@ -26,6 +26,7 @@ import headwater.admin.status_board
 import recovery.discovery
 import recovery.endings
 import recovery.placement
+import recovery.take_over
 from archival.config import ArchivalConfig
 from archival.partition.topics import TopicFacts
 from headwater_core import milestones
@@ -90,6 +91,7 @@ class Theme:
     layouts    each start of an agent draws how it lays out what it archives
     streams    what is committed is archived while it is written, on and off
     chunks     each start of an agent draws a variant of the layout of that name
+    taken      in the end a recovered cluster takes the archive over
     actions    how many there are
     """
 
@@ -114,6 +116,7 @@ class Theme:
     pages: bool = False
     merges: float = 0
     saves: bool = False
+    taken: bool = False
     pauses: float = 0
     requests: bool = False
     collects: float = 0.4
@@ -172,7 +175,18 @@ THEMES = {
     ),
     "collected": Theme(collects=4, elections=3, retention=0, follows=0.7, unnamed=0, vacancies=0, actions=200),
     "recovered": Theme(
-        days=1.5, trims=True, merges=1, collects=1, elections=0.3, rolls=6, follows=2, retention=0.3, releases=1, unnamed=0, vacancies=0
+        days=1.5,
+        trims=True,
+        taken=True,
+        merges=1,
+        collects=1,
+        elections=0.3,
+        rolls=6,
+        follows=2,
+        retention=0.3,
+        releases=1,
+        unnamed=0,
+        vacancies=0,
     ),
     "versions": Theme(pages=True, versions=True, actions=250, elections=1.5, releases=2, rolls=4, unnamed=0, pairs=0),
     "layouts": Theme(
@@ -369,7 +383,8 @@ class World:
         self._patched.enter_context(patch.object(halves, "_wait_s", 0.0))  # for what a task in its turn may be getting
         self._patched.enter_context(patch.object(headwater.admin.status_board, "log", LoudLog()))
         self._patched.enter_context(patch.object(milestones, "reached", self._step_reached))
-        for module in (recovery.discovery, recovery.endings, recovery.placement, chunk_segment, chunks_layout):
+        modules = (recovery.discovery, recovery.endings, recovery.placement, recovery.take_over, chunk_segment, chunks_layout)
+        for module in modules:
             self._patched.enter_context(patch.object(module, "ContextThreads", InlinePool))
         places = (("a", 0), ("a-stale", 0)) if theme_of.alone else (("a", 0), ("b", 1), ("a-stale", 0))
         self.agents = [Agent(self, name, beside, FaultyStore(self.inner, random, faults)) for name, beside in places]
@@ -608,6 +623,8 @@ class World:
                 self.note(self.brokers.elect(unclean=False))
             self.note(self.brokers.begin())
             self.note(self.brokers.write())
+        if self.recoverer and self.theme.taken and self.checks.heads:
+            self.recoverer.hand_over()
 
     def _go_ahead(self) -> str:
         """The leader alone writes on, rolls, and cleans what both have by what only it has."""
