@@ -1,8 +1,10 @@
 """The reports of drills, kept in a directory, and what the last one said: it outlives the agent."""
 
+import fcntl
 import os
 import re
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -42,6 +44,27 @@ class LastDrill(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
 
 
+def report_name(report: DrillReport) -> str:
+    """Of its JSON."""
+    return f"report-{report.id}.json"
+
+
+def last_of(report: DrillReport, before: LastDrill | None) -> LastDrill:
+    """What is remembered of a report, after what was."""
+    return LastDrill(
+        id=report.id,
+        outcome=report.outcome,
+        ended_ms=report.ended_ms,
+        passed_ms=report.ended_ms if report.outcome is DrillOutcome.PASSED else before.passed_ms if before else 0,
+        partitions=report.compared_partitions,
+        records=report.compared.records,
+        size_bytes=report.compared.size_bytes,
+        findings=report.finding_count,
+        report=report_name(report),
+        error=report.error[:500],
+    )
+
+
 class ReportStore:
     """The reports in a data directory, the newest `kept` of them."""
 
@@ -50,27 +73,26 @@ class ReportStore:
 
     def add(self, report: DrillReport, text: str) -> Path:
         """Write a report as JSON and as text, and then what `last` says. Returns the JSON's path. Raises as replace_file does."""
+        with self._locked():
+            path = self.directory / report_name(report)
+            replace_file(path.with_suffix(".txt"), text.encode())
+            replace_file(path, encode_report(report))
+            replace_file(self.directory / LAST, seal(last_of(report, self.last())))
+            self._expire(report.id)
+        return path
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Two drills in different scratch directories end at any time; this is for the moment that a report is written in."""
         with disk_errors(self.directory):
             self.directory.mkdir(parents=True, exist_ok=True)
-        path = self.directory / f"report-{report.id}.json"
-        replace_file(path.with_suffix(".txt"), text.encode())
-        replace_file(path, encode_report(report))
-        before = self.last()
-        last = LastDrill(
-            id=report.id,
-            outcome=report.outcome,
-            ended_ms=report.ended_ms,
-            passed_ms=report.ended_ms if report.outcome is DrillOutcome.PASSED else before.passed_ms if before else 0,
-            partitions=report.compared_partitions,
-            records=report.compared.records,
-            size_bytes=report.compared.size_bytes,
-            findings=report.finding_count,
-            report=path.name,
-            error=report.error[:500],
-        )
-        replace_file(self.directory / LAST, seal(last))
-        self._expire()
-        return path
+            descriptor = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            with disk_errors(self.directory):
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
 
     def last(self) -> LastDrill | None:
         """None when there was none; damage of the file is unknown knowledge, and logged."""
@@ -90,11 +112,19 @@ class ReportStore:
             return found.st_mtime_ns, found.st_ino
         return None
 
-    def _expire(self) -> None:
-        """Ids are in the order of their times."""
+    def _expire(self, newest: str) -> None:
+        """Those that were completed first go first. Neither an id nor a file's time says that where the clock was set back; so a file's
+        time is made to: the newest has the greatest. What another hand has copied counts by the time it has."""
         with suppress(OSError):
-            names = [path.name for path in self.directory.iterdir()]
-            ids = sorted({found[1] for name in names if (found := _NAME.fullmatch(name))})
-            for old in ids[: -self._kept]:
+            times_ns: dict[str, int] = {}
+            for path in self.directory.iterdir():
+                if found := _NAME.fullmatch(path.name):
+                    times_ns[found[1]] = max(times_ns.get(found[1], 0), path.stat().st_mtime_ns)
+            others = [time_ns for each, time_ns in times_ns.items() if each != newest]
+            if others and times_ns[newest] <= max(others):
+                later_ns = max(others) + 1000
+                os.utime(self.directory / f"report-{newest}.json", ns=(later_ns, later_ns))
+            ids = sorted(times_ns.keys() - {newest}, key=lambda each: (times_ns[each], each))
+            for old in ids[: max(0, len(ids) + 1 - self._kept)]:
                 for suffix in (".json", ".txt"):
                     (self.directory / f"report-{old}{suffix}").unlink(missing_ok=True)

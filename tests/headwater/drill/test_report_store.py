@@ -1,5 +1,7 @@
 """Reports, kept; and what the last one said."""
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -73,3 +75,34 @@ def test_a_change_of_a_report_shows(tmp_path: Path, at: float) -> None:
 def test_numbers_are_short() -> None:
     assert numbers_text([]) == ""
     assert numbers_text([0, 1, 2, 5, 7, 8]) == "0-2,5,7-8"
+
+
+def test_with_the_clock_set_back_the_report_that_was_completed_last_stays(tmp_path: Path) -> None:
+    """Neither its id nor its file's time is the greatest."""
+    store = ReportStore(tmp_path, 3)
+    for at in (50, 51, 52):
+        path = store.add(a_report(at), "text\n")
+        os.utime(path, (4_000_000_000 + at, 4_000_000_000 + at))
+    completed = [store.add(a_report(at), "text\n").name for at in (9, 3, 7, 1)]
+    assert {path.name for path in store.directory.glob("report-*.json")} == set(completed[-3:])
+    last = store.last()
+    assert last is not None
+    assert last.report == completed[-1]
+
+
+def test_of_one_kept_report_the_new_one_stays(tmp_path: Path) -> None:
+    store = ReportStore(tmp_path, 1)
+    for at in (9, 1):
+        store.add(a_report(at), "text\n")
+    assert [path.name for path in store.directory.glob("report-*.json")] == [f"report-{a_report(1).id}.json"]
+
+
+def test_reports_of_two_drills_that_end_at_once_are_both_kept(tmp_path: Path) -> None:
+    store = ReportStore(tmp_path, 100)
+    outcomes = [DrillOutcome.PASSED if at == 5 else DrillOutcome.FAILED for at in range(20)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda each: ReportStore(tmp_path, 100).add(a_report(each[0], each[1]), "text\n"), enumerate(outcomes)))
+    last = store.last()
+    assert last is not None
+    assert last.passed_ms == 6
+    assert len(list(store.directory.glob("report-*.json"))) == 20
