@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,9 +13,13 @@ from typing import Protocol
 import msgspec
 import structlog
 
+from headwater import __version__
+from headwater.admin.operations import new_operation_id
 from headwater.config import Config
 from headwater.drill.cron_schedule import CronSchedule, due_ms
-from headwater.drill.report_store import LastDrill, ReportStore
+from headwater.drill.drill_report import DrillOutcome, DrillReport, DrillRequest
+from headwater.drill.report_store import LastDrill, ReportStore, last_of
+from headwater.drill_text import report_text
 from headwater_core.clock import Clock
 from headwater_core.errors import HeadwaterError
 from headwater_core.files import disk_errors, replace_file
@@ -53,13 +58,21 @@ class DrillProcess(Protocol):
 class DrillSchedule:
     """`run` is for a thread of its own; `last` for any."""
 
-    def __init__(self, schedule: CronSchedule | None, reports: ReportStore, clock: Clock, begin: Callable[[], DrillProcess]) -> None:
+    def __init__(
+        self,
+        schedule: CronSchedule | None,
+        reports: ReportStore,
+        clock: Clock,
+        begin: Callable[[], DrillProcess],
+        unfinished: Callable[[str], DrillReport],
+    ) -> None:
         self.last: LastDrill | None = None
-        self._schedule, self._reports, self._clock, self._begin = schedule, reports, clock, begin
+        self._schedule, self._reports, self._clock, self._begin, self._unfinished = schedule, reports, clock, begin, unfinished
         self._path = reports.directory / STATE
         self._stamp: object = object()  # none that was seen
         self._since_ms: int | None = None
         self._running: DrillProcess | None = None
+        self._last_id: str | None = None  # when the one that runs was begun
 
     def run(self, stop: threading.Event) -> None:
         """Until `stop` is set; then a drill that runs is interrupted."""
@@ -88,12 +101,31 @@ class DrillSchedule:
             self._keep(now_ms)
         except HeadwaterError as error:
             log.error("drill_not_started", reason=str(error))
+            self._not_done(f"no drill could be started: {error}", is_kept=False)  # it is tried again at the next look
             return
         log.info("drill_due", due_ms=due)
-        self._running = self._begin()
+        self._last_id = self.last.id if self.last else None
+        try:
+            self._running = self._begin()
+        except OSError as error:  # no process can be made, or no memory is left; the next one is due as if this one had run
+            log.error("drill_not_started", reason=str(error))
+            self._not_done(f"no drill could be started: {error}")
+
+    def _not_done(self, why: str, *, is_kept: bool = True) -> None:
+        """A drill that leaves no report of its own leaves this one, so that status and metrics do not go on with the one before."""
+        report = self._unfinished(why)
+        self.last = last_of(report, self.last)
+        if not is_kept:
+            return
+        try:
+            self._reports.add(report, report_text(report))
+        except HeadwaterError as error:
+            log.error("drill_not_reported", reason=str(error))
 
     def _ended(self, exit_code: int) -> None:
         self._read_last()
+        if exit_code and (self.last.id if self.last else None) == self._last_id:
+            self._not_done(f"the drill's process ended with {exit_code} and left no report; its log says why")
         last = self.last
         said = f"{last.outcome.value}, {last.report}" if last else "no report"
         if exit_code:
@@ -159,7 +191,23 @@ class SpawnedDrill:
 def open_schedule(config: Config, clock: Clock) -> DrillSchedule:
     reports = ReportStore(config.node.data_dir, config.drill.kept_reports)
     schedule = CronSchedule.parse(config.drill.schedule) if config.drill.schedule else None
-    return DrillSchedule(schedule, reports, clock, partial(SpawnedDrill, config))
+    return DrillSchedule(schedule, reports, clock, partial(SpawnedDrill, config), partial(_unfinished, config, clock))
+
+
+def _unfinished(config: Config, clock: Clock, why: str) -> DrillReport:
+    """Of a drill that has no report of its own."""
+    now_ms = clock.now_ms()
+    return DrillReport(
+        id=new_operation_id(),
+        outcome=DrillOutcome.UNFINISHED,
+        headwater=__version__,
+        host=socket.gethostname(),
+        store=config.store.url,
+        started_ms=now_ms,
+        ended_ms=now_ms,
+        request=DrillRequest(topics=config.drill.topics or None, cluster=config.drill.cluster, by="schedule"),
+        error=why,
+    )
 
 
 def _drill(config: Config) -> None:

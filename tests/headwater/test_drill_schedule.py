@@ -9,7 +9,7 @@ import pytest
 from headwater import drill_schedule
 from headwater.config import load
 from headwater.drill.cron_schedule import CronSchedule
-from headwater.drill.drill_report import DrillOutcome
+from headwater.drill.drill_report import DrillOutcome, DrillReport
 from headwater.drill.report_store import ReportStore
 from headwater.drill_schedule import STATE, DrillSchedule, SpawnedDrill
 from tests.events import written_events
@@ -32,12 +32,16 @@ class Drill:
         self.interrupted, self.exit_code = True, 130
 
 
+def an_unfinished(why: str) -> DrillReport:
+    return a_report(59, DrillOutcome.UNFINISHED, error=why)
+
+
 class Stand:
     """A schedule of every day at three, from a Monday's midnight on."""
 
     def __init__(self, tmp_path: Path, schedule: str | None = "0 3 * * *") -> None:
         self.clock, self.reports, self.begun = ManualClock(), ReportStore(tmp_path, 10), list[Drill]()
-        self._schedule = schedule
+        self._schedule, self.error = schedule, None  # type: tuple[str | None, OSError | None]
         self.clock.advance(round(MONDAY.timestamp() * 1000) - self.clock.now_ms())
         self.start()
 
@@ -45,11 +49,13 @@ class Stand:
         """As the agent does that starts again."""
 
         def begin() -> Drill:
+            if self.error is not None:
+                raise self.error
             self.begun.append(Drill())
             return self.begun[-1]
 
         schedule = CronSchedule.parse(self._schedule) if self._schedule else None
-        self.schedule = DrillSchedule(schedule, self.reports, self.clock, begin)
+        self.schedule = DrillSchedule(schedule, self.reports, self.clock, begin, an_unfinished)
         self.schedule.step()
 
     def after(self, hours: float) -> int:
@@ -134,6 +140,8 @@ def test_where_it_cannot_be_remembered_none_begins(tmp_path: Path) -> None:
     with written_events(stand.clock) as written:
         assert stand.after(24) == 0
     assert [each["event"] for each in written] == ["drill_not_started"]
+    assert stand.schedule.last is not None
+    assert stand.schedule.last.outcome is DrillOutcome.UNFINISHED
 
 
 def test_damage_of_the_memory_is_unknown_knowledge(tmp_path: Path) -> None:
@@ -155,7 +163,7 @@ def test_a_drill_that_runs_at_the_end_is_interrupted(tmp_path: Path, monkeypatch
         stop.set()
         return stand.begun[-1]
 
-    DrillSchedule(CronSchedule.parse("0 3 * * *"), stand.reports, stand.clock, begin).run(stop)
+    DrillSchedule(CronSchedule.parse("0 3 * * *"), stand.reports, stand.clock, begin, an_unfinished).run(stop)
     assert [each.interrupted for each in stand.begun] == [True]
 
 
@@ -171,3 +179,36 @@ def test_a_real_process_leaves_a_report_and_its_exit_code(stage: Stage) -> None:
     assert last is not None
     assert last.outcome is DrillOutcome.PASSED
     assert last.records > 0
+
+
+def test_a_process_that_cannot_be_made_is_said_and_the_next_one_runs(tmp_path: Path) -> None:
+    stand = Stand(tmp_path)
+    stand.reports.add(a_report(1), "text\n")
+    stand.error = BlockingIOError(11, "Resource temporarily unavailable")
+    with written_events(stand.clock) as written:
+        assert stand.after(3) == 0
+    assert [each["event"] for each in written] == ["drill_due", "drill_not_started"]
+    for last in (stand.schedule.last, stand.reports.last()):  # for status and metrics, and after a restart
+        assert last is not None
+        assert (last.outcome, last.passed_ms) == (DrillOutcome.UNFINISHED, 2)
+        assert "temporarily unavailable" in last.error
+    stand.error = None
+    assert stand.after(1) == 0
+    assert stand.after(24) == 1
+
+
+def test_a_drill_that_ends_without_a_report_is_not_hidden_by_the_one_before(tmp_path: Path) -> None:
+    stand = Stand(tmp_path)
+    stand.reports.add(a_report(1), "text\n")
+    stand.after(3)
+    stand.end(-9)
+    last = stand.reports.last()
+    assert last is not None
+    assert last.outcome is DrillOutcome.UNFINISHED
+    assert "-9" in last.error
+    stand.after(24)
+    stand.reports.add(a_report(2, DrillOutcome.FAILED), "text\n")
+    stand.end(4)
+    last = stand.reports.last()
+    assert last is not None
+    assert last.outcome is DrillOutcome.FAILED  # its own
