@@ -14,13 +14,14 @@ from headwater.columns import Column, as_size
 from headwater.options import configured
 from headwater.output import emit, emit_document, format_option, progress, say
 from headwater.units import duration_text, parse_time, size_text, time_text
-from headwater_core.errors import HeadwaterError, Locked, NotFound, Partial, UsageError, VerificationFailed
+from headwater_core.errors import DiskFull, HeadwaterError, Locked, NotFound, Partial, UsageError, VerificationFailed
 from headwater_core.partition import check_topic_name, parse_incarnation
 
 if TYPE_CHECKING:
     from headwater.config import Config
     from headwater_core.control.control_log import ControlLog
     from recovery import RecoveryPlan, RecoveryReport
+    from recovery.forecast import Forecast
 
 COMMANDLINE = ParameterSource.COMMANDLINE
 TOPICS = (
@@ -289,8 +290,7 @@ def _show_plan(config: "Config", made: "RecoveryPlan", into: Path | None, form: 
 
         document = encode_plan(made)
         emit_document(document if form == "json" else b"".join(line.strip() for line in document.splitlines()) + b"\n")
-    _say_forecast(config, made, into)
-    _conclude(made, into)
+    _conclude(made, into, _say_forecast(config, made, into))
 
 
 def _show_table(made: "RecoveryPlan") -> None:
@@ -394,6 +394,7 @@ def apply_topic(
       0  everything was recovered
       3  damaged parts of the archive were left out
       4  archived data is missing or damaged; --skip-damaged continues without it
+      5  there is no room for it, or the store does not answer
     """
     _plan_and_apply(config, names, asked, into, dry_run, form, skip_damaged=skip_damaged, unrecorded=unrecorded)
 
@@ -431,6 +432,7 @@ def apply_cluster(
       0  everything was recovered
       3  something was left out; stderr names it
       4  archived data is missing or damaged; --skip-damaged continues without it
+      5  there is no room for it, or the store does not answer
       6  there is no snapshot of the cluster
     """
     _plan_and_apply(config, names, asked, into, dry_run, form, skip_damaged=skip_damaged, unrecorded=unrecorded)
@@ -452,8 +454,7 @@ def _plan_and_apply(
     made = _plan(config, names, asked, into)
     if dry_run:
         _show_table(made) if form == "table" else emit(form, TOPICS, _planned(made))
-        _say_forecast(config, made, into)
-        _conclude(made, into)
+        _conclude(made, into, _say_forecast(config, made, into))
         return
     _apply(config, made, into, form, skip_damaged=skip_damaged, unrecorded=unrecorded)
 
@@ -576,7 +577,7 @@ def _plan(config: "Config", names: tuple[str, ...] | None, asked: dict[str, Any]
     return begun or recovery.plan(manifests, names, options)
 
 
-def _say_forecast(config: "Config", made: "RecoveryPlan", into: Path | None) -> None:
+def _say_forecast(config: "Config", made: "RecoveryPlan", into: Path | None) -> "Forecast":
     """Room, time, and which brokers start on it."""
     from headwater.wiring import open_bucket
     from headwater_core.clock import SystemClock
@@ -592,9 +593,10 @@ def _say_forecast(config: "Config", made: "RecoveryPlan", into: Path | None) -> 
         rate = f"{size_text(round(found.bytes_per_s))}/s each, as just measured with one"
         say(f"time: about {duration_text(found.seconds)} to download and verify, {WORKERS} downloads at a time of {rate}")
     say(f"brokers: Kafka {starting_releases(features_of(made))} starts on it")
+    return found
 
 
-def _conclude(made: "RecoveryPlan", into: Path | None) -> None:
+def _conclude(made: "RecoveryPlan", into: Path | None, forecast: "Forecast") -> None:
     """Print notes and totals of a plan. Raises the error that applying it would end with."""
     for note in (*made.notes, *made.endings):
         say(f"note: {note}")
@@ -609,6 +611,10 @@ def _conclude(made: "RecoveryPlan", into: Path | None) -> None:
             f"{len(made.holes)} archived runs are missing or damaged; "
             f"`headwater recover apply --skip-damaged` continues without them:{listed}"
         )
+    if not forecast.has_room:
+        _say_left_out(made.left_out)
+        needed, free = size_text(forecast.needed_bytes), size_text(forecast.free_bytes or 0)
+        raise DiskFull(f"{into} has no room for what would be recovered: {needed} are needed, {free} are free")
     _check_complete(made.left_out)
 
 
