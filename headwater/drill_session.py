@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
+import structlog
 from msgspec.structs import replace
 
 from headwater import __version__
@@ -37,6 +38,8 @@ from headwater_core.errors import (
 from headwater_core.objectstore.store import ObjectStore
 from recovery import RecoveryPlan
 
+log = structlog.get_logger()
+
 
 class Shown(Protocol):
     """Where progress goes."""
@@ -61,7 +64,8 @@ class DrillDone:
         if report.outcome is DrillOutcome.NOTHING:
             return NothingExamined(f"the drill compared nothing, which proves nothing; {where}")
         if report.outcome is DrillOutcome.INCOMPLETE:
-            return Partial(f"what was drawn came back, and a recovery leaves out: {'; '.join(report.left_out[:5])}; {where}")
+            whys = [f"a recovery leaves out: {'; '.join(report.left_out[:5])}"] if report.left_out else []
+            return Partial(f"what was drawn and compared came back, and {'; '.join([*whys, *report.unmet[:5]])}; {where}")
         return None
 
 
@@ -82,7 +86,6 @@ def do_drill(
     request: DrillRequest,
     drill_id: str,
     *,
-    use_live: bool = True,
     keep: bool = False,
     shown: Shown = lambda _: nullcontext(lambda _: None),
 ) -> DrillDone:
@@ -94,7 +97,7 @@ def do_drill(
     the data directory says, too.
     """
     bucket, reports, clock = open_bucket(config), ReportStore(config.node.data_dir, config.drill.kept_reports), SystemClock()
-    equipment = _equipment(config, bucket.store, use_live=use_live)
+    equipment = _equipment(config, bucket.store, live=request.live)
     started_ms = clock.now_ms()
     try:
         with open_scratch(config.drill.directory or reports.directory, drill_id, list(_foreign(config))) as scratch:
@@ -102,8 +105,7 @@ def do_drill(
             with shown(prepared) as progressed:
                 report = carry_out(equipment, prepared, scratch, progressed)
             if keep or report.outcome is DrillOutcome.FAILED:
-                scratch.keep("request" if keep else "failure")
-                report = _kept(report, scratch)
+                report = _kept(report, scratch, "request" if keep else "failure")
     except (UsageError, Locked):
         raise
     except HeadwaterError as error:
@@ -117,10 +119,16 @@ def do_drill(
 
 def prepare_only(config: Config, request: DrillRequest, drill_id: str) -> Prepared:
     """What it would do. Nothing is written. Raises as recovery.plan."""
-    return prepare(_equipment(config, open_bucket(config).store, use_live=False), request, drill_id)
+    return prepare(_equipment(config, open_bucket(config).store, live=False), request, drill_id)
 
 
-def _kept(report: DrillReport, scratch: Scratch) -> DrillReport:
+def _kept(report: DrillReport, scratch: Scratch, why: str) -> DrillReport:
+    """What was found is worth more than where: a full disk costs the directory, not the report."""
+    try:
+        scratch.keep(why)
+    except HeadwaterError as error:
+        log.warning("drill_scratch_not_kept", path=str(scratch.directory), reason=str(error))
+        return report
     return replace(report, scratch=str(scratch.directory))
 
 
@@ -153,10 +161,20 @@ def _foreign(config: Config) -> Iterator[Path]:
         yield Path(unquote(url.path))
 
 
-def _equipment(config: Config, store: ObjectStore, *, use_live: bool) -> DrillEquipment:
-    live, no_live = _live(config) if use_live else (None, "it was not requested (--no-live)")
+def _equipment(config: Config, store: ObjectStore, *, live: bool | None) -> DrillEquipment:
+    open_live, no_live = (None, "it was not requested (--no-live)") if live is False else _live(config)
     spare, no_spare = _spare(config.drill)
-    return DrillEquipment(store=store, clock=SystemClock(), version=__version__, live=live, no_live=no_live, spare=spare, no_spare=no_spare)
+    return DrillEquipment(
+        store=store,
+        clock=SystemClock(),
+        version=__version__,
+        live=open_live,
+        no_live=no_live,
+        needs_live=live is True,
+        spare=spare,
+        no_spare=no_spare,
+        needs_spare=config.drill.kafka_home is not None,
+    )
 
 
 def _live(config: Config) -> tuple[Callable[[], AbstractContextManager[LiveLogs]] | None, str]:

@@ -10,7 +10,7 @@ SHOWN_MAX = 50  # lines of one list; the JSON has all
 
 _VERDICTS = {
     DrillOutcome.PASSED: "PASSED: everything that was drawn came back as it was archived",
-    DrillOutcome.INCOMPLETE: "INCOMPLETE: everything that was drawn came back as it was archived, and a recovery leaves something out",
+    DrillOutcome.INCOMPLETE: "INCOMPLETE: what was drawn and compared came back as it was archived, and something is left out",
     DrillOutcome.FAILED: "FAILED",
     DrillOutcome.NOTHING: "FAILED: nothing was compared, so nothing is proven",
     DrillOutcome.UNFINISHED: "NOT CARRIED OUT",
@@ -18,14 +18,19 @@ _VERDICTS = {
 
 
 def report_text(report: DrillReport) -> str:
-    return "\n".join(_lines(report)) + "\n"
+    return "".join(f"{_line(each)}\n" for each in _lines(report))
+
+
+def _line(text: str) -> str:
+    """Names and errors come from buckets and brokers: they steer no terminal, and what they say stays inside the line that quotes it."""
+    return "\n    ".join("".join(each if each.isprintable() else repr(each)[1:-1] for each in line) for line in text.split("\n"))
 
 
 def drill_summary(last: LastDrill, now_ms: int) -> str:
     """As in "last drill 3 d 2 h ago: passed, 12 partitions, 1.5 GiB compared"."""
     age = duration_text(max(0, now_ms - last.ended_ms) / 1000)
     found = f", {last.findings} findings" if last.findings else ""
-    error = f": {last.error}" if last.error else ""
+    error = f": {' '.join(last.error.split())}" if last.error else ""
     compared = f"{last.partitions} partitions, {last.records} records, {size_text(last.size_bytes)} compared"
     return f"last drill {age} ago: {last.outcome.value}, {compared}{found}{error} ({last.report})"
 
@@ -66,6 +71,7 @@ def _lines(report: DrillReport) -> Iterator[str]:
     yield from _section("Compared", [_window(each, {path.why for path in report.paths}) for each in report.windows])
     skipped = [f"{each.topic}:{each.numbers}: {each.why}: {_amount(each.amount)}" for each in report.skipped]
     yield from _section("Not compared", skipped)
+    yield from _section("Requested, and not compared", report.unmet)
     yield from _section("Left out of the plan", report.left_out)
     yield from _section("Notes of the plan", report.notes)
 
@@ -84,12 +90,17 @@ def _times(report: DrillReport) -> Iterator[str]:
     if rpo.source == "live cluster":
         yield f"  by the live cluster: {rpo.behind} of {rpo.partitions} partitions are not archived to their end, {rpo.records} offsets"
         if rpo.worst_s is not None:
-            yield f"  longest wait     {duration_text(rpo.worst_s)}"
+            of = f", of the {len(rpo.worst)} furthest behind" if rpo.behind > len(rpo.worst) else ""
+            yield f"  longest wait     {duration_text(rpo.worst_s)}{of}"
         for lag in rpo.worst[:5]:
             waits = "" if lag.behind_s is None else f", for {duration_text(lag.behind_s)}"
             yield f"  {lag.topic}:{lag.partition} is archived to {lag.archived_end}, the log ends at {lag.live_end}{waits}"
     else:
         yield f"  not measured against live logs: {rpo.why}"
+    for each in rpo.unmeasured[:SHOWN_MAX]:
+        yield f"  not measured     {each.topic}:{each.numbers}: {each.why}"
+    if len(rpo.unmeasured) > SHOWN_MAX:
+        yield f"  and {len(rpo.unmeasured) - SHOWN_MAX} more, which the JSON has"
     if rpo.newest_record_ms is not None:
         yield f"  newest record    {time_text(rpo.newest_record_ms)}"
     yield ""

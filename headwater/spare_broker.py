@@ -65,7 +65,7 @@ def running_broker(java: str, kafka_home: Path, log_dir: Path, work_dir: Path, p
             settings.touch(0o600)  # a password is in it
             settings.write_text(_properties(plan, log_dir, client, controller, password))
         output = work_dir / "broker.out"
-        with output.open("wb") as to:
+        with disk_errors(java), output.open("wb") as to:
             process = subprocess.Popen(
                 [java, *_JVM, "-cp", f"{kafka_home / 'libs'}/*", "kafka.Kafka", str(settings)],
                 stdin=subprocess.DEVNULL,

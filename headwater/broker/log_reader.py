@@ -60,6 +60,11 @@ class LogReader:
             self._learn(topic)
         return self._topic_ids[topic]
 
+    def partitions(self, topic: str) -> int:
+        """How many it has, as far as is known since it was first asked about."""
+        self.topic_id(topic)
+        return 1 + max((place.partition for place in self._leaders if place.topic == topic), default=-1)
+
     def leads(self, topic: str, partitions: int) -> bool:
         """Is there a leader of each of so many partitions, as of now?"""
         self._learn(topic)

@@ -11,8 +11,7 @@ from headwater.columns import Column, as_size
 from headwater.options import configured
 from headwater.output import emit, emit_document, format_option, progress, say
 from headwater.units import parse_size, size_text
-from headwater_core.errors import UsageError
-from headwater_core.partition import parse_incarnation
+from headwater_core.errors import NothingExamined, Partial, UsageError, VerificationFailed
 
 if TYPE_CHECKING:
     from headwater.config import Config
@@ -31,7 +30,7 @@ SEED_MAX = 2**53 - 1  # as JSON has it
 
 
 @click.command()
-@click.argument("topics", metavar="[NAME[@TOPIC_ID]]...", nargs=-1)
+@click.argument("topics", metavar="[NAME[@TOPIC_ID]|PATTERN]...", nargs=-1)
 @click.option("--cluster", is_flag=True, help="The whole cluster, with the newest snapshot of its metadata.")
 @click.option("--sample", metavar="PERCENT", help="How much of the archived bytes to restore and compare, such as 5%.")
 @click.option("--seed", type=click.IntRange(0, SEED_MAX), help="Draw the sample that this number draws, as the report of a drill has it.")
@@ -43,7 +42,12 @@ SEED_MAX = 2**53 - 1  # as JSON has it
     metavar="DIR",
     help="An unpacked Kafka: start a broker on what was restored, and read it, too (drill.kafka_home).",
 )
-@click.option("--live/--no-live", "use_live", default=True, help="Compare with the live cluster, where log.bootstrap_servers names it.")
+@click.option(
+    "--live/--no-live",
+    "live",
+    default=None,
+    help="Compare with the live cluster; with --live a drill that could not is incomplete.  [default: where it is configured, and answers]",
+)
 @click.option("--keep", is_flag=True, help="Keep the scratch directory.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be restored.")
 @format_option
@@ -57,32 +61,35 @@ def drill(
     scratch: Path | None,
     scratch_bytes: str | None,
     kafka_home: Path | None,
-    use_live: bool,
+    live: bool | None,
     keep: bool,
     dry_run: bool,
     form: str,
 ) -> None:
     """Restore into a scratch directory, read back, compare, report.
 
-    Without topics: all. A recovery is planned and applied to a sample of the archive, and what comes of it is read back and compared, byte
-    for byte, with the objects in the bucket, read once more, and with the live cluster as far as its logs reach. Nothing is written but
-    the scratch directory, which is removed (kept where something differs), and the report: JSON, and text for people, in drills/ of the
-    data directory. The bucket and the cluster are only read.
+    Without topics: all; PATTERN has *, ? or [...]. A recovery is planned and applied to a sample of the archive, and what comes of it is
+    read back and compared, byte for byte, with the objects in the bucket, read once more, and with the live cluster as far as its logs
+    reach. Nothing is written but the scratch directory, which is removed (kept where something differs), and the report: JSON, and text
+    for people, in drills/ of the data directory. The bucket and the cluster are only read.
 
     \b
     Examples:
       headwater drill
       headwater drill orders.placed --sample 5% -o json
+      headwater drill 'orders.*' --live
 
     \b
-    Exit codes:
+    Exit codes (--dry-run: of what is known without restoring):
        0  all that was drawn came back as it was archived
-       3  the same, but a recovery leaves something out
+       3  the same, but a recovery leaves something out, or a comparison that was requested (--live, --kafka-home) compared nothing
        4  something is damaged, missing or differs
        5  the drill could not be carried out now
       10  nothing was compared
     """
     from dataclasses import replace
+
+    from headwater.drill.config import check_selected
 
     given: dict[str, Any] = {
         "sample": sample,
@@ -92,15 +99,15 @@ def drill(
     }
     if topics or cluster:
         for topic in topics:
-            parse_incarnation(topic)
+            check_selected(topic)
         if topics and cluster:
             raise UsageError("give topic names, or --cluster")
         given |= {"topics": tuple(topics), "cluster": cluster}
     config = replace(config, drill=replace(config.drill, **{name: value for name, value in given.items() if value is not None}))
-    _drill(config, seed, form, use_live=use_live, keep=keep, dry_run=dry_run)
+    _drill(config, seed, form, live=live, keep=keep, dry_run=dry_run)
 
 
-def _drill(config: "Config", seed: int | None, form: str, *, use_live: bool, keep: bool, dry_run: bool) -> None:
+def _drill(config: "Config", seed: int | None, form: str, *, live: bool | None, keep: bool, dry_run: bool) -> None:
     from msgspec.structs import replace
 
     from headwater.command_operation import begin_operation
@@ -108,7 +115,7 @@ def _drill(config: "Config", seed: int | None, form: str, *, use_live: bool, kee
     from headwater.drill_session import configured_request, do_drill, prepare_only
     from headwater.drill_text import report_text
 
-    request = configured_request(config.drill, by="command")
+    request = replace(configured_request(config.drill, by="command"), live=live)
     if seed is not None:
         request = replace(request, seed=seed)
     drill_id = begin_operation()
@@ -116,7 +123,7 @@ def _drill(config: "Config", seed: int | None, form: str, *, use_live: bool, kee
         _show(prepare_only(config, request, drill_id), form)
         return
     with _reported(config, request.topics, cluster=request.cluster) as (shown, results):
-        done = do_drill(config, request, drill_id, use_live=use_live, keep=keep, shown=shown)
+        done = do_drill(config, request, drill_id, keep=keep, shown=shown)
         report = done.report
         results |= {"partitions": report.compared_partitions, "records": report.compared.records, "findings": report.finding_count}
         if form == "table":
@@ -129,10 +136,12 @@ def _drill(config: "Config", seed: int | None, form: str, *, use_live: bool, kee
         verdict = done.verdict()
         if verdict:
             raise verdict
-        say(f"passed; the report is {done.path}")
+        unused = [f"{path.name}: nothing compared, {path.why}" for path in report.paths if not path.amount.batches]
+        say("; ".join(["passed", *unused, f"the report is {done.path}"]))
 
 
 def _show(prepared: "Prepared", form: str) -> None:
+    """Raises what the drill would end with, as far as that is known."""
     rows = [
         {
             "topic": topic.topic,
@@ -155,6 +164,14 @@ def _show(prepared: "Prepared", form: str) -> None:
         f"would restore {size_text(prepared.size_bytes)} of {size_text(whole.size_bytes)}, {len(rows)} partitions, with --seed "
         f"{prepared.request.seed}"
     )
+    for each in whole.left_out:
+        say(f"left out: {each}")
+    if prepared.findings:
+        raise VerificationFailed(f"the drill would fail: {len(prepared.findings)} findings are known already")
+    if not rows:
+        raise NothingExamined("the drill would compare nothing, which proves nothing")
+    if whole.left_out:
+        raise Partial(f"{len(whole.left_out)} parts of the archive are left out of a recovery")
 
 
 @contextmanager

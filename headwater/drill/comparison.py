@@ -9,15 +9,16 @@ from collections.abc import Callable, Iterable, Iterator
 
 from headwater.drill.drill_report import NOTHING, Amount
 from headwater.drill.read_path import ReadPath
-from headwater_core.errors import CorruptData, HeadwaterError, NotFound, TransientError
+from headwater_core.errors import CorruptData, ForeignOwner, HeadwaterError, NotFound, TransientError, UnsupportedFormat
 from headwater_core.layouts import open_layout
 from headwater_core.objectstore.digest import Digest
 from headwater_core.objectstore.store import ObjectStore
-from headwater_core.partition import TopicPartition
+from headwater_core.partition import PartitionId, TopicPartition
 from headwater_core.segments.batches import HEADER_BYTES, check_batch, read_batch_header
 from headwater_core.segments.records import Record, decode_batch
 from manifests.archivedrun import ArchivedRun
 from manifests.entry import Entry
+from manifests.repository import ManifestRepository
 
 PIECE_BYTES = 4 << 20
 
@@ -69,6 +70,16 @@ def archived_batches(store: ObjectStore, entry: Entry) -> Iterator[bytes]:
         )
 
 
+def is_listed(store: ObjectStore, identity: PartitionId, entry: Entry) -> bool:
+    """Does the newest head list this run still? What it does not list any more may be gone: the archive was merged or trimmed meanwhile.
+    Of a head that cannot be read nothing else is known, so what is wrong stays wrong. Raises what the store raises."""
+    try:
+        held = ManifestRepository(store).load(identity)
+    except (CorruptData, ForeignOwner, UnsupportedFormat):
+        return True
+    return held is None or entry.key in {each.key for each in held.head.entries}
+
+
 def check_index(store: ObjectStore, entry: Entry) -> None:
     """Raises CorruptData where the index of a run is not the one that was archived, or something beside it is not."""
     reader = open_layout(entry.layout).read_offloaded(store, entry)
@@ -115,31 +126,31 @@ def compare_records(
     progressed: Callable[[int], object],
 ) -> Amount:
     """The same with a live log, where the broker may have written batches again: whole batches while they are equal, records where they
-    are not. `size_bytes` and `batches` are the archive's.
+    are not. `size_bytes` and `batches` are the archive's, of those of which at least one record was there to compare; NOTHING where none
+    was.
 
     is_compacted  the live log may lack records that the archive has; it never has one that the archive lacks
+
+    Raises as compare_run.
     """
     amount = NOTHING
 
-    def counted() -> Iterator[bytes]:
-        nonlocal amount
+    def in_range() -> Iterator[bytes]:
         for batch in batches:
             header = read_batch_header(batch)
             if header.next_offset > first and header.base_offset < end:
-                amount += Amount(batches=1, size_bytes=len(batch))
                 progressed(len(batch))
                 yield batch
 
-    ours, theirs = _Side(counted(), first, end), _Side(_served(path, place, first, end), first, end)
-    records = 0
+    ours, theirs = _Side(in_range(), first, end), _LiveSide(path, _served(path, place, first, end), first, end)
     while True:
         if ours.batch is not None and ours.batch == theirs.batch and not (ours.records or theirs.records):
-            records += ours.pass_batch()
+            amount += Amount(batches=1, size_bytes=len(ours.batch), records=ours.pass_batch())
             theirs.pass_batch()
             continue
         mine, other = ours.record, theirs.record
         if mine is None and other is None:
-            return amount + Amount(runs=1, records=records)
+            return amount + Amount(runs=1) if amount.batches else NOTHING
         if other is None or (mine is not None and mine.offset < other.offset):
             assert mine is not None
             if not is_compacted:
@@ -153,16 +164,21 @@ def compare_records(
             raise Difference(mine.offset, f"the record at offset {mine.offset} has another {' and '.join(names)} in {path.name}")
         ours.records.popleft()
         theirs.records.popleft()
-        records += 1
+        amount += Amount(records=1, batches=1 if ours.opened_bytes else 0, size_bytes=ours.opened_bytes)
+        ours.opened_bytes = 0
 
 
 class _Side:
-    """Batches that are looked at before they are taken, as records where they must be."""
+    """Batches that are looked at before they are taken, as records where they must be.
+
+    opened_bytes  size of the batch that `records` are of, until it is counted
+    """
 
     def __init__(self, batches: Iterator[bytes], first: int, end: int) -> None:
         self._batches, self._range = batches, range(first, end)
         self.batch = next(batches, None)
         self.records: deque[Record] = deque()
+        self.opened_bytes = 0
 
     def pass_batch(self) -> int:
         """Take the batch as it is; how many records were in it."""
@@ -176,9 +192,29 @@ class _Side:
         """The next one; None at the end."""
         while not self.records and self.batch is not None:
             if not read_batch_header(self.batch).is_control:
-                self.records.extend(each for each in decode_batch(self.batch) if each.offset in self._range)
+                self.records.extend(each for each in self._decoded(self.batch) if each.offset in self._range)
+                self.opened_bytes = len(self.batch)
             self.batch = next(self._batches, None)
         return self.records[0] if self.records else None
+
+    def _decoded(self, batch: bytes) -> Iterable[Record]:
+        return decode_batch(batch)
+
+
+class _LiveSide(_Side):
+    """Of a read path: a batch that cannot be decoded is its damage, not the archive's."""
+
+    def __init__(self, path: ReadPath, batches: Iterator[bytes], first: int, end: int) -> None:
+        super().__init__(batches, first, end)
+        self._path = path
+
+    def _decoded(self, batch: bytes) -> Iterable[Record]:
+        try:
+            return list(decode_batch(batch))
+        except CorruptData as error:
+            raise Difference(
+                read_batch_header(batch).base_offset, f"{self._path.name} gives a batch that cannot be decoded: {error}"
+            ) from error
 
 
 def _served(path: ReadPath, place: TopicPartition, first: int, end: int) -> Iterator[bytes]:

@@ -16,7 +16,7 @@ REPORTS_MAX = 10_000
 class DrillConfig:
     """
     schedule       when the agent does one by itself: five fields as in crontab, in UTC, such as "0 3 * * sun"; "" never
-    topics         of which; none: all
+    topics         of which, NAME, NAME@TOPIC_ID or a pattern; none: all
     sample         how much of the archived bytes is restored and compared, such as "5%"
     cluster        of the whole cluster, with its metadata; then `topics` must be empty
     directory      where the scratch directory is made; None: drills/ in the data directory
@@ -41,7 +41,7 @@ class DrillConfig:
             except UsageError as error:
                 raise UsageError(f"drill.schedule: {error}") from None
         for topic in self.topics:
-            parse_incarnation(topic)
+            check_selected(topic)
         if self.cluster and self.topics:
             raise UsageError("drill: topics are named, and cluster = true means all")
         try:
@@ -52,6 +52,17 @@ class DrillConfig:
             raise UsageError(f"drill.scratch_bytes {self.scratch_bytes}: at least 1MiB")
         if not 1 <= self.kept_reports <= REPORTS_MAX:
             raise UsageError(f"drill.kept_reports {self.kept_reports} is not from 1 to {REPORTS_MAX}")
+
+
+def check_selected(topic: str) -> None:
+    """Raises UsageError for what is no NAME, NAME@TOPIC_ID or pattern."""
+    from manifests.setting_list import check_pattern
+    from recovery import is_pattern
+
+    if is_pattern(topic):
+        check_pattern(topic)
+    else:
+        parse_incarnation(topic)
 
 
 def parse_share(text: str) -> float:

@@ -7,7 +7,7 @@ import msgspec
 
 from manifests.document import prepared, seal, unseal
 
-REPORT_FORMAT = (1, 0)
+REPORT_FORMAT = (1, 1)
 FINDINGS_MAX = 1000  # that a report lists; it counts all
 
 
@@ -34,7 +34,8 @@ NOTHING = Amount()
 class DrillOutcome(Enum):
     """
     PASSED      all that was drawn came back as it was archived, and nothing else is known to be wrong
-    INCOMPLETE  the same, but a recovery leaves something out: partitions that were never archived, or of which that is lost, and the like
+    INCOMPLETE  the same, but a recovery leaves something out: partitions that were never archived, or of which that is lost, and the like;
+                or something was to be compared and was not: by a read path that was requested, or because the archive has replaced it
     FAILED      something is damaged, missing or differs
     NOTHING     nothing was compared, so nothing is proven
     UNFINISHED  the drill itself could not be carried out
@@ -72,7 +73,8 @@ class ComparedWindow(msgspec.Struct, frozen=True, kw_only=True):
 
     head_version  of the head that they were planned from
     start_offset, end_offset  of the partition's archive, the end exclusive
-    by            what was compared, by read path; fewer than `archived` only where something differs, or the live log is shorter
+    by            what was compared, by read path; fewer than `archived` only where something differs, the archive has replaced it
+                  meanwhile, or the live log is shorter or was compacted
     live          why less of the live log was compared, or none of it; "" where all was
     """
 
@@ -146,10 +148,11 @@ class MeasuredPoint(msgspec.Struct, frozen=True, kw_only=True):
     """The RPO seen, at the time of the drill.
 
     source     "live cluster", or "archive alone": then only the newest record's timestamp is known
-    partitions how many were asked about
+    partitions how many were measured
     behind     how many of them the archive is behind; records: by how many offsets together
-    worst_s    the longest wait of a record that is not archived; null: not known; 0: there is none
+    worst_s    the longest wait of a record that is not archived, of those in `worst`; null: not known; 0: there is none
     worst      the partitions that are furthest behind
+    unmeasured all the other partitions of what was selected, and why; amount: what is archived of them
     newest_record_ms  the greatest timestamp in the archive of what was selected; null: it has no records of users
     """
 
@@ -160,15 +163,17 @@ class MeasuredPoint(msgspec.Struct, frozen=True, kw_only=True):
     worst_s: float | None = None
     worst: tuple[Lag, ...] = ()
     newest_record_ms: int | None = None
+    unmeasured: tuple[NotCompared, ...] = ()
     why: str = ""
 
 
 class DrillRequest(msgspec.Struct, frozen=True, kw_only=True):
     """
-    topics   NAME or NAME@TOPIC_ID; null: all
+    topics   NAME, NAME@TOPIC_ID or a pattern; null: all
     share    of the bytes
     seed     of the sample: the same archive and seed draw the same windows
     scratch_bytes  most that may be restored
+    live     true: the comparison with the live cluster was requested; false: it was not wanted; null: where one is configured and answers
     by       `command`, or `schedule`
     """
 
@@ -177,6 +182,7 @@ class DrillRequest(msgspec.Struct, frozen=True, kw_only=True):
     share: float = 1.0
     seed: int = 0
     scratch_bytes: int = 20 << 30
+    live: bool | None = None
     by: str = "command"
 
 
@@ -192,6 +198,7 @@ class DrillReport(msgspec.Struct, frozen=True, kw_only=True):
     compared     of it, what was restored, read back and compared; skipped: the rest
     findings     the first ones; finding_count: all
     left_out     what the plan leaves out, in words; notes: what else it says
+    unmet        what was to be compared and was not, in words
     metadata     that a broker begins with: how many topics, and of a whole cluster users, ACLs, quotas and tokens, were compared
     error        why the drill was not carried out to its end
     scratch      where the restored log lies, where it was kept
@@ -221,6 +228,7 @@ class DrillReport(msgspec.Struct, frozen=True, kw_only=True):
     finding_count: int = 0
     left_out: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    unmet: tuple[str, ...] = ()
     metadata: dict[str, int] = {}
     rto: MeasuredTime = MeasuredTime()
     rpo: MeasuredPoint = MeasuredPoint(source="archive alone")

@@ -2,8 +2,9 @@
 
 import socket
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from random import Random
 
 import recovery
@@ -21,7 +22,7 @@ from headwater.drill.drill_report import (
     PathSum,
     numbers_text,
 )
-from headwater.drill.drill_tally import DrillTally, places_of
+from headwater.drill.drill_tally import DrillTally, amount_of, places_of
 from headwater.drill.equipment import DrillEquipment
 from headwater.drill.live_check import archive_alone, check_live
 from headwater.drill.metadata_check import check_metadata
@@ -39,7 +40,6 @@ from recovery.target import read_mark
 MILESTONES = ("drill.scratch", "drill.planned", "drill.restored", "drill.read", "drill.compared", "drill.reported")
 """The milestones of a drill, in order."""
 
-LAGS_MAX = 20  # partitions that a report names, of those that the archive is behind of
 ROOM_FACTOR = 1.05  # indexes, and the small files of each partition
 
 
@@ -54,7 +54,6 @@ class Prepared:
     planned: RecoveryPlan
     drawn: Drawn
     findings: tuple[DrillFinding, ...]
-    is_incomplete: bool
     planned_s: float
 
     @property
@@ -78,7 +77,7 @@ def prepare(equipment: DrillEquipment, request: DrillRequest, drill_id: str) -> 
     planned = narrowed(whole, drawn.windows, kept_topics=kept)
     milestones.reached("drill.planned")
     elapsed_s = equipment.clock.monotonic_s() - began_s
-    return Prepared(drill_id, request, started_ms, whole, planned, drawn, tuple(findings), bool(whole.left_out), elapsed_s)
+    return Prepared(drill_id, request, started_ms, whole, planned, drawn, tuple(findings), elapsed_s)
 
 
 def carry_out(
@@ -127,16 +126,22 @@ def _known_damage(whole: RecoveryPlan, repository: ManifestRepository, request: 
         repository.owner()
     except CorruptData as error:
         yield DrillFinding(kind="damaged", topic="", text=str(error))
-    if request.topics is not None:
+    patterns = ["*"] if request.topics is None else [each for each in request.topics if recovery.is_pattern(each)]
+    if not patterns:
         return  # one that is named and cannot be planned ends the drill
     planned = {topic.topic for topic in whole.topics}
     topics, unreadable = survey_topics(repository.store)
     for each in unreadable:
-        yield DrillFinding(kind="damaged", topic=each.topic, text=str(each.error))
+        if _matches(each.topic, patterns):
+            yield DrillFinding(kind="damaged", topic=each.topic, text=str(each.error))
     for manifest in topics:
-        if manifest.topic not in planned and not request.cluster:
+        if manifest.topic not in planned and _matches(manifest.topic, patterns) and not request.cluster:
             text = next((line for line in whole.left_out if line.startswith(f"{manifest.topic}:")), "it cannot be recovered")
             yield DrillFinding(kind="not recovered", topic=manifest.topic, text=text)
+
+
+def _matches(topic: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(topic, pattern) for pattern in patterns)
 
 
 def _why_empty(repository: ManifestRepository, whole: RecoveryPlan, topic: TopicPlan, partition: PartitionPlan) -> str:
@@ -216,7 +221,7 @@ def _report(
     compared = first_path.amount
     return DrillReport(
         id=prepared.drill_id,
-        outcome=_outcome(tally, compared, prepared),
+        outcome=_outcome(tally, compared, whole),
         headwater=equipment.version,
         host=socket.gethostname(),
         store=equipment.store.url,
@@ -228,7 +233,7 @@ def _report(
         share=prepared.drawn.share,
         topics=len(whole.topics),
         partitions=sum(1 for _ in places_of(whole)),
-        selected=_amount(partition for _, partition in places_of(whole)),
+        selected=sum((amount_of(partition) for _, partition in places_of(whole)), NOTHING),
         compared=compared,
         compared_partitions=len(tally.windows),
         paths=tuple(tally.paths.values()),
@@ -238,25 +243,19 @@ def _report(
         finding_count=len(tally.findings),
         left_out=whole.left_out,
         notes=(*whole.notes, *whole.endings),
+        unmet=tuple(tally.unmet),
         metadata=metadata or {},
         rto=rto,
         rpo=rpo or archive_alone(whole),
     )
 
 
-def _outcome(tally: DrillTally, compared: Amount, prepared: Prepared) -> DrillOutcome:
+def _outcome(tally: DrillTally, compared: Amount, whole: RecoveryPlan) -> DrillOutcome:
     if tally.findings:
         return DrillOutcome.FAILED
     if not compared.batches:
         return DrillOutcome.NOTHING
-    return DrillOutcome.INCOMPLETE if prepared.is_incomplete else DrillOutcome.PASSED
-
-
-def _amount(partitions: Iterable[PartitionPlan]) -> Amount:
-    found = NOTHING
-    for each in partitions:
-        found += Amount(runs=len(each.files), records=each.records, size_bytes=each.size_bytes)
-    return found
+    return DrillOutcome.INCOMPLETE if whole.left_out or tally.unmet else DrillOutcome.PASSED
 
 
 def _skipped(whole: RecoveryPlan, plan: RecoveryPlan, tally: DrillTally) -> Iterator[NotCompared]:
@@ -276,9 +275,7 @@ def _skipped(whole: RecoveryPlan, plan: RecoveryPlan, tally: DrillTally) -> Iter
             elif not partition.files:
                 groups["no records are archived"].append((partition.partition, NOTHING))
         for why, members in groups.items():
-            amount = NOTHING
-            for _, each in members:
-                amount += each
+            amount = sum((each for _, each in members), NOTHING)
             numbers = numbers_text([number for number, _ in members])
             yield NotCompared(topic=topic.topic, partitions=len(members), numbers=numbers, amount=amount, why=why)
 

@@ -6,14 +6,23 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from headwater.drill.drill_report import Amount, ComparedWindow, DrillFinding, PathSum
+from headwater_core.errors import CorruptData
+from headwater_core.partition import TopicPartition
+from manifests.entry import Entry
 from recovery import PartitionPlan, RecoveryPlan, TopicPlan
+
+REPLACED = "the archive has replaced what was restored meanwhile"
 
 
 @dataclass(slots=True)
 class DrillTally:
-    """What is known so far."""
+    """What is known so far.
+
+    unmet  what was to be compared and was not, in words
+    """
 
     findings: list[DrillFinding]
+    unmet: list[str] = field(default_factory=list)
     windows: list[ComparedWindow] = field(default_factory=list)
     paths: dict[str, PathSum] = field(default_factory=dict)
 
@@ -23,6 +32,17 @@ class DrillTally:
 
     def find(self, kind: str, topic: str, partition: int | None, offset: int | None, text: str, where: str = "archive") -> None:
         self.findings.append(DrillFinding(kind=kind, topic=topic, partition=partition, offset=offset, where=where, text=text))
+
+    def find_damage(self, place: TopicPartition, entry: Entry, error: CorruptData) -> None:
+        """Of one run in the bucket; once, however many read paths come upon it."""
+        known = {(each.topic, each.partition, each.offset) for each in self.findings if each.kind in ("damaged", "missing")}
+        if (place.topic, place.partition, entry.base_offset) not in known:
+            self.find("damaged", place.topic, place.partition, entry.base_offset, str(error))
+
+
+def amount_of(partition: PartitionPlan) -> Amount:
+    """That can be recovered of it."""
+    return Amount(runs=len(partition.files), records=partition.records, size_bytes=partition.size_bytes)
 
 
 def places_of(plan: RecoveryPlan) -> Iterator[tuple[TopicPlan, PartitionPlan]]:

@@ -23,6 +23,10 @@ class LiveLogs(ReadPath, Protocol):
         """High watermarks of those that answer."""
         ...
 
+    def partitions(self, topic: str) -> int:
+        """How many a topic has that is there."""
+        ...
+
     def first_timestamp_ms(self, place: TopicPartition, offset: int) -> int | None:
         """Of the record at `offset`, or the next one; None when there is none."""
         ...
@@ -37,6 +41,7 @@ class DrillEquipment:
     """
     live    opens the live cluster; None: there is none to reach, for the reason `no_live`
     spare   starts a broker on what was restored; None: there is none to start, for the reason `no_spare`
+    needs_live, needs_spare  it was requested: a drill that compares nothing by it is not complete
     version of the program
     """
 
@@ -45,5 +50,7 @@ class DrillEquipment:
     version: str
     live: OpenLive | None = None
     no_live: str = "no live cluster is configured"
+    needs_live: bool = False
     spare: OpenSpare | None = None
     no_spare: str = "no Kafka is configured"
+    needs_spare: bool = False

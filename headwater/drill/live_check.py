@@ -1,47 +1,70 @@
 """What was restored, compared with the live cluster as far as its logs reach; and how far the archive is behind it."""
 
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+
 from msgspec.structs import replace
 
-from headwater.drill.comparison import Difference, ReadFailed, archived_batches, compare_records
-from headwater.drill.drill_report import NOTHING, Amount, ComparedWindow, Lag, MeasuredPoint
-from headwater.drill.drill_tally import DrillTally, place_of, places_of
+from headwater.drill.comparison import Difference, ReadFailed, archived_batches, compare_records, is_listed
+from headwater.drill.drill_report import NOTHING, Amount, ComparedWindow, Lag, MeasuredPoint, NotCompared, numbers_text
+from headwater.drill.drill_tally import REPLACED, DrillTally, amount_of, place_of, places_of
 from headwater.drill.equipment import DrillEquipment, LiveLogs
 from headwater_core.clock import Clock
-from headwater_core.errors import CorruptData, HeadwaterError, NotFound
+from headwater_core.errors import CorruptData, HeadwaterError, TransientError
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId, TopicPartition
 from manifests.entry import Entry
-from manifests.repository import ManifestRepository
 from recovery import RecoveryPlan
 
+NAME = "live cluster"
+WHYS_MAX = 3  # reasons that one line names
 LAGS_MAX = 20  # partitions that a report names, of those that the archive is behind of
+
+
+class _Silent(Exception):
+    """The live cluster does not answer any more."""
 
 
 def check_live(equipment: DrillEquipment, whole: RecoveryPlan, plan: RecoveryPlan, tally: DrillTally) -> MeasuredPoint:
     """What was restored against the live logs, as far as they reach; and how far the archive is behind them. A cluster that does not
-    answer is no damage: a recovery is for when there is none."""
-    name, clock = "live cluster", equipment.clock
-    alone = archive_alone(whole)
-    if equipment.live is None:
-        tally.add(name, NOTHING, why=equipment.no_live)
-        tally.windows = [replace(window, live=equipment.no_live) for window in tally.windows]
-        return replace(alone, why=equipment.no_live)
+    answer is no damage: a recovery is for when there is none. Raises what the store raises."""
+    clock = equipment.clock
     began_s = clock.monotonic_s()
-    try:
-        with equipment.live() as path:
-            if path.cluster_id != plan.source_cluster_id:
-                raise NotFound(f"the brokers are of cluster {path.cluster_id}, the archive is of {plan.source_cluster_id}")
+    point = _compare(equipment, whole, plan, tally)
+    tally.add(NAME, NOTHING, clock.monotonic_s() - began_s)
+    if equipment.needs_live and not tally.paths[NAME].amount.batches:
+        whys = sorted({window.live for window in tally.windows} - {""}) or [tally.paths[NAME].why or "there was nothing to compare"]
+        tally.unmet.append(f"{NAME}: nothing was compared: {'; '.join(whys[:WHYS_MAX])}")
+    return point
+
+
+def _compare(equipment: DrillEquipment, whole: RecoveryPlan, plan: RecoveryPlan, tally: DrillTally) -> MeasuredPoint:
+    alone = archive_alone(whole)
+
+    def ended(why: str) -> MeasuredPoint:
+        tally.add(NAME, NOTHING, why=why)
+        tally.windows = [window if NAME in window.by else replace(window, live=why) for window in tally.windows]
+        return replace(alone, why=why)
+
+    if equipment.live is None:
+        return ended(equipment.no_live)
+    with ExitStack() as stack:
+        try:
+            path = stack.enter_context(equipment.live())
+        except HeadwaterError as error:
+            return ended(f"the live cluster could not be read: {error}")
+        if path.cluster_id != plan.source_cluster_id:
+            why = f"the brokers are of cluster {path.cluster_id}, the archive is of {plan.source_cluster_id}"
+            return ended(f"the live cluster could not be read: {why}")
+        try:
             for at, window in enumerate(tally.windows):
                 compared, why = _compare_window(equipment.store, plan, window, path, tally)
-                tally.add(name, compared, why=why and "not everything: see each partition")
-                tally.windows[at] = replace(window, by=window.by | {name: compared}, live=why)
-            tally.add(name, NOTHING, clock.monotonic_s() - began_s)
-            return _recovery_point(whole, path, clock, alone)
-    except HeadwaterError as error:
-        why = f"the live cluster could not be read: {error}"
-        tally.add(name, NOTHING, clock.monotonic_s() - began_s, why)
-        tally.windows = [window if name in window.by else replace(window, live=why) for window in tally.windows]
-        return replace(alone, why=why)
+                tally.add(NAME, compared, why=why and "not everything: see each partition")
+                tally.windows[at] = replace(window, by=window.by | {NAME: compared}, live=why)
+        except _Silent as error:
+            return ended(f"the live cluster could not be read: {error}")
+        return _recovery_point(whole, path, equipment.clock, alone)
 
 
 def _compare_window(
@@ -50,61 +73,63 @@ def _compare_window(
     """What was compared, and why not more."""
     topic, partition = place_of(plan, window)
     place, compared = TopicPartition(window.topic, window.partition), NOTHING
-    live_id = path.topic_id(window.topic)
-    if live_id != window.topic_id:
-        return (
-            NOTHING,
-            f"the live topic has id {live_id}, the archive {window.topic_id}" if live_id else "the live cluster has no such topic",
-        )
+    identity = PartitionId(plan.source_cluster_id, window.topic_id, window.partition, window.topic)
+    try:
+        if why := _why_another(path.topic_id(window.topic), window.topic_id):
+            return NOTHING, why
+    except TransientError as error:
+        raise _Silent(str(error)) from error
+    except HeadwaterError as error:
+        return NOTHING, str(error)
     try:
         bounds = path.bounds(place)
     except HeadwaterError as error:
         return NOTHING, str(error)
-    why = ""
+    whys = []
     if bounds.start > partition.start_offset:
-        why = f"the live log begins at offset {bounds.start}"
+        whys.append(f"the live log begins at offset {bounds.start}")
     if bounds.end < partition.next_offset:
-        why = f"the live log ends at offset {bounds.end}"
+        whys.append(f"the live log ends at offset {bounds.end}")
     for entry in partition.files:
         first, end = max(entry.base_offset, partition.start_offset, bounds.start), min(entry.next_offset, bounds.end)
         if first >= end:
             continue
         try:
             compared += compare_records(
-                place,
-                archived_batches(store, entry),
-                path,
-                first,
-                end,
-                is_compacted=topic.compacted,
-                progressed=lambda _: None,
+                place, archived_batches(store, entry), path, first, end, is_compacted=topic.compacted, progressed=lambda _: None
             )
-        except CorruptData:
-            continue  # it was found before
+        except CorruptData as error:
+            if not is_listed(store, identity, entry):
+                return compared, "; ".join([*whys, REPLACED])
+            tally.find_damage(place, entry, error)
+            whys.append(f"what is archived at offset {entry.base_offset} is damaged")
         except ReadFailed as error:
-            return compared, str(error)
+            return compared, "; ".join([*whys, str(error)])
         except Difference as error:
-            why = _difference_why(store, plan, window, entry, path, place, first)
-            if why:
-                return compared, why
+            if why := _why_none(store, identity, entry, path, place, error.offset):
+                return compared, "; ".join([*whys, why])
             tally.find("live differs", place.topic, place.partition, error.offset, str(error), path.name)
-    return compared, why
+            whys.append(f"it differs at offset {error.offset}")
+    if topic.compacted and not whys and compared.records < partition.records:
+        whys.append(f"{compared.records} of {partition.records} records are left in the live log, which is compacted")
+    return compared, "; ".join(whys)
 
 
-def _difference_why(
-    store: ObjectStore, plan: RecoveryPlan, window: ComparedWindow, entry: Entry, path: LiveLogs, place: TopicPartition, first: int
-) -> str:
-    """Why a difference may be none: both sides live on meanwhile. "" when it is one."""
+def _why_another(live_id: str | None, topic_id: str) -> str:
+    """Why the live topic is not the archived one; "" when it is."""
+    if live_id is None:
+        return "the live cluster has no such topic"
+    return "" if live_id == topic_id else f"the live topic has id {live_id}, the archive {topic_id}"
+
+
+def _why_none(store: ObjectStore, identity: PartitionId, entry: Entry, path: LiveLogs, place: TopicPartition, offset: int) -> str:
+    """Why a difference at `offset` may be none: both sides live on meanwhile. "" when it is one. Raises what the store raises."""
     try:
-        if path.bounds(place).start > first:
+        if path.bounds(place).start > offset:
             return "the live log was shortened meanwhile"
-        held = ManifestRepository(store).load(PartitionId(plan.source_cluster_id, window.topic_id, window.partition, window.topic))
-        is_listed = held is not None and entry.key in {each.key for each in held.head.entries}
-        if not is_listed:
-            return "the archive has replaced what was restored meanwhile"
     except HeadwaterError as error:
-        return f"the difference could not be looked at again: {error}"
-    return ""
+        return f"the difference at offset {offset} could not be looked at again: {error}"
+    return "" if is_listed(store, identity, entry) else REPLACED
 
 
 def archive_alone(whole: RecoveryPlan) -> MeasuredPoint:
@@ -119,21 +144,38 @@ def archive_alone(whole: RecoveryPlan) -> MeasuredPoint:
 
 
 def _recovery_point(whole: RecoveryPlan, path: LiveLogs, clock: Clock, alone: MeasuredPoint) -> MeasuredPoint:
-    """Of all that was selected. By timestamps only those that are furthest behind are asked about."""
-    ends = {
-        TopicPartition(topic.topic, partition.partition): partition.next_offset
-        for topic, partition in places_of(whole)
-        if path.topic_id(topic.topic) == topic.topic_id
-    }
-    live = path.ends(list(ends))
+    """Of all that was selected: each partition is measured, or named with the reason why it could not be. By timestamps only those that
+    are furthest behind are asked about."""
+    ends: dict[TopicPartition, int] = {}
+    whys: dict[TopicPartition, str] = {}
+    for topic in whole.topics:
+        places = {TopicPartition(topic.topic, each.partition): each.next_offset for each in topic.partitions}
+        try:
+            why = _why_another(path.topic_id(topic.topic), topic.topic_id)
+            if not why:  # a live partition that the archive does not know is behind by all that it has
+                places |= {TopicPartition(topic.topic, at): 0 for at in range(len(topic.partitions), path.partitions(topic.topic))}
+        except HeadwaterError as error:
+            why = str(error)
+        if why:
+            whys |= dict.fromkeys(places, why)
+        else:
+            ends |= places
+    try:
+        live = path.ends(list(ends))
+    except HeadwaterError as error:
+        live, why = {}, str(error)
+    else:
+        why = "the live cluster does not say where its log ends"
+    whys |= dict.fromkeys(ends.keys() - live.keys(), why)
+    unmeasured = tuple(_unmeasured(whole, whys))
+    if not live:
+        found = "; ".join(sorted(set(whys.values()))[:WHYS_MAX]) or "nothing was selected"
+        return replace(alone, unmeasured=unmeasured, why=f"of no partition the live log's end is known: {found}")
     lags = [
         Lag(topic=place.topic, partition=place.partition, archived_end=ends[place], live_end=live_end) for place, live_end in live.items()
     ]
     behind = sorted((lag for lag in lags if lag.records), key=lambda lag: -lag.records)
-    worst = []
-    for lag in behind[:LAGS_MAX]:
-        since_ms = path.first_timestamp_ms(TopicPartition(lag.topic, lag.partition), lag.archived_end)
-        worst.append(replace(lag, behind_s=None if since_ms is None else max(0.0, (clock.now_ms() - since_ms) / 1000)))
+    worst = [replace(lag, behind_s=_waited_s(path, lag, clock)) for lag in behind[:LAGS_MAX]]
     waits = [lag.behind_s for lag in worst if lag.behind_s is not None]
     return replace(
         alone,
@@ -141,6 +183,28 @@ def _recovery_point(whole: RecoveryPlan, path: LiveLogs, clock: Clock, alone: Me
         partitions=len(live),
         behind=len(behind),
         records=sum(lag.records for lag in behind),
-        worst_s=max(waits, default=None) if behind else 0.0,
+        worst_s=max(waits, default=None) if behind or unmeasured else 0.0,
         worst=tuple(worst),
+        unmeasured=unmeasured,
     )
+
+
+def _waited_s(path: LiveLogs, lag: Lag, clock: Clock) -> float | None:
+    """None: not known."""
+    try:
+        since_ms = path.first_timestamp_ms(TopicPartition(lag.topic, lag.partition), lag.archived_end)
+    except HeadwaterError:
+        return None
+    return None if since_ms is None else max(0.0, (clock.now_ms() - since_ms) / 1000)
+
+
+def _unmeasured(whole: RecoveryPlan, whys: Mapping[TopicPartition, str]) -> Iterator[NotCompared]:
+    """By topic and reason; with what is archived of them."""
+    archived = {TopicPartition(topic.topic, partition.partition): amount_of(partition) for topic, partition in places_of(whole)}
+    groups: dict[tuple[str, str], list[TopicPartition]] = defaultdict(list)
+    for place in sorted(whys):
+        groups[place.topic, whys[place]].append(place)
+    for (topic, why), places in groups.items():
+        amount = sum((archived.get(place, NOTHING) for place in places), NOTHING)
+        numbers = numbers_text([place.partition for place in places])
+        yield NotCompared(topic=topic, partitions=len(places), numbers=numbers, amount=amount, why=why)

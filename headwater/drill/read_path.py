@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from headwater_core.errors import NotFound
+from headwater_core.files import disk_errors
 from headwater_core.objectstore.directory import DirectoryStore
 from headwater_core.partition import TopicPartition
 from headwater_core.segments.batches import check_batch, read_batch_header
@@ -97,7 +98,8 @@ class DirectoryReadPath:
 def open_directory(log_dir: Path, work_dir: Path) -> Iterator[DirectoryReadPath]:
     """`work_dir` is for a bucket that stays empty, and a cache that does, too."""
     empty = work_dir / "empty"
-    empty.mkdir(exist_ok=True)
+    with disk_errors(empty):
+        empty.mkdir(exist_ok=True)
     logs = open_logs(
         HydrationConfig(read_priority=ReadPriority.LOCAL_ONLY, cache_bytes=0),
         store=DirectoryStore(empty),

@@ -1,19 +1,20 @@
 """What was restored, read back by each way there is, and compared with the archive."""
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 from msgspec.structs import replace
 
-from headwater.drill.comparison import Difference, archived_batches, check_index, compare_run
+from headwater.drill.comparison import Difference, archived_batches, check_index, compare_run, is_listed
 from headwater.drill.drill_report import NOTHING, Amount, ComparedWindow, DrillFinding
-from headwater.drill.drill_tally import DrillTally, place_of, places_of
+from headwater.drill.drill_tally import REPLACED, DrillTally, amount_of, place_of, places_of
 from headwater.drill.equipment import DrillEquipment
 from headwater.drill.read_path import ReadPath, open_directory
 from headwater.drill.scratch import Scratch
 from headwater_core import milestones
-from headwater_core.errors import CorruptData, HeadwaterError
+from headwater_core.errors import CorruptData, DiskFull, HeadwaterError
 from headwater_core.objectstore.store import ObjectStore
-from headwater_core.partition import TopicPartition
+from headwater_core.partition import PartitionId, TopicPartition
 from headwater_core.segments.batches import read_batch_header
 from manifests.entry import Entry
 from recovery import PartitionPlan, RecoveryPlan, TopicPlan
@@ -34,12 +35,13 @@ def check_directory(
     with open_directory(scratch.log_dir, scratch.work_dir) as path:
         for topic, partition in places_of(plan):
             place = TopicPartition(topic.topic, partition.partition)
+            identity = PartitionId(plan.source_cluster_id, topic.topic_id, partition.partition, topic.topic)
             tally.findings += _bounds_findings(path, topic, partition)
             if not partition.files:
                 continue
             compared = NOTHING
             for entry in partition.files:
-                compared += _compare_entry(equipment.store, place, partition, entry, path, tally, advance)
+                compared += _compare_entry(equipment.store, identity, partition, entry, path, tally, advance)
             tally.findings += _extra_findings(path, place, partition)
             tally.add(path.name, compared)
             tally.windows.append(_window(topic, partition, path.name, compared))
@@ -49,25 +51,34 @@ def check_directory(
 
 def _compare_entry(
     store: ObjectStore,
-    place: TopicPartition,
+    identity: PartitionId,
     partition: PartitionPlan,
     entry: Entry,
     path: ReadPath,
     tally: DrillTally,
     progressed: Callable[[int], object],
 ) -> Amount:
+    """Raises what the store raises."""
+    place = TopicPartition(identity.topic, identity.partition)
     first, end = max(entry.base_offset, partition.start_offset), entry.next_offset
+    damage, compared = None, NOTHING
     try:
         check_index(store, entry)
     except CorruptData as error:
-        tally.find("damaged", place.topic, place.partition, entry.base_offset, str(error))
+        damage = error
     try:
-        return compare_run(place, archived_batches(store, entry), path, first, end, progressed)
+        compared = compare_run(place, archived_batches(store, entry), path, first, end, progressed)
     except CorruptData as error:
-        tally.find("damaged", place.topic, place.partition, entry.base_offset, str(error))
+        damage = error
     except Difference as error:
         tally.find("differs", place.topic, place.partition, error.offset, str(error), path.name)
-    return NOTHING
+    if damage is None:
+        return compared
+    if is_listed(store, identity, entry):
+        tally.find_damage(place, entry, damage)
+    elif not compared.runs:
+        tally.unmet.append(f"{path.name}: {place} offsets {entry.base_offset}-{entry.last_offset}: {REPLACED}")
+    return compared
 
 
 def _bounds_findings(path: ReadPath, topic: TopicPlan, partition: PartitionPlan, *, end: bool = True) -> Iterator[DrillFinding]:
@@ -106,7 +117,6 @@ def _extra_findings(path: ReadPath, place: TopicPartition, partition: PartitionP
 
 def _window(topic: TopicPlan, partition: PartitionPlan, name: str, compared: Amount) -> ComparedWindow:
     files = partition.files
-    archived = Amount(runs=len(files), records=partition.records, size_bytes=partition.size_bytes)
     return ComparedWindow(
         topic=topic.topic,
         topic_id=topic.topic_id,
@@ -116,32 +126,38 @@ def _window(topic: TopicPlan, partition: PartitionPlan, name: str, compared: Amo
         end_offset=partition.next_offset,
         base_offset=files[0].base_offset,
         last_offset=files[-1].last_offset,
-        archived=archived,
+        archived=amount_of(partition),
         by={name: compared},
     )
 
 
 def check_by_broker(equipment: DrillEquipment, plan: RecoveryPlan, scratch: Scratch, tally: DrillTally) -> None:
-    """The same again by a real broker, which starts on the directory; so this comes after everything that reads the directory itself."""
+    """The same again by a real broker, which starts on the directory; so this comes after everything that reads the directory itself.
+    Raises what the store raises, and DiskFull."""
     name, clock = "kafka", equipment.clock
     if equipment.spare is None:
         tally.add(name, NOTHING, why=equipment.no_spare)
+        if equipment.needs_spare:
+            tally.unmet.append(f"{name}: nothing was compared: {equipment.no_spare}")
         return
     began_s = clock.monotonic_s()
-    try:
-        with equipment.spare(scratch, plan) as path:
-            name = path.name
-            milestones.reached("drill.served")
-            for at, window in enumerate(tally.windows):
-                topic, partition = place_of(plan, window)
-                place = TopicPartition(topic.topic, partition.partition)
-                tally.findings += _bounds_findings(path, topic, partition, end=False)
-                compared = NOTHING
-                for entry in partition.files:
-                    compared += _compare_entry(equipment.store, place, partition, entry, path, tally, lambda _: None)
-                tally.add(name, compared)
-                tally.windows[at] = replace(window, by=window.by | {name: compared})
-            tally.add(name, NOTHING, clock.monotonic_s() - began_s)
-    except HeadwaterError as error:
-        tally.add(name, NOTHING, clock.monotonic_s() - began_s, f"the broker could not be used: {error}")
-        tally.findings.append(DrillFinding(kind="differs", topic="", where=name, text=f"no broker could be started and read: {error}"))
+    with ExitStack() as stack:
+        try:
+            path = stack.enter_context(equipment.spare(scratch, plan))
+        except DiskFull:
+            raise
+        except HeadwaterError as error:
+            tally.add(name, NOTHING, clock.monotonic_s() - began_s, f"the broker could not be used: {error}")
+            tally.find("differs", "", None, None, f"no broker could be started and read: {error}", name)
+            return
+        milestones.reached("drill.served")
+        for at, window in enumerate(tally.windows):
+            topic, partition = place_of(plan, window)
+            identity = PartitionId(plan.source_cluster_id, topic.topic_id, partition.partition, topic.topic)
+            tally.findings += _bounds_findings(path, topic, partition, end=False)
+            compared = NOTHING
+            for entry in partition.files:
+                compared += _compare_entry(equipment.store, identity, partition, entry, path, tally, lambda _: None)
+            tally.add(path.name, compared)
+            tally.windows[at] = replace(window, by=window.by | {path.name: compared})
+        tally.add(path.name, NOTHING, clock.monotonic_s() - began_s)

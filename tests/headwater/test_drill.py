@@ -13,7 +13,7 @@ import pytest
 from headwater.drill import drill_run
 from headwater.drill.drill_report import DrillOutcome, decode_report
 from headwater.drill.report_store import ReportStore
-from headwater_core.errors import DiskFull, Locked, NothingExamined, UsageError, VerificationFailed
+from headwater_core.errors import DiskFull, Locked, NothingExamined, Partial, UsageError, VerificationFailed
 from tests.e2e.sample_topics import a_sample_log
 from tests.fixtures import KAFKA
 from tests.headwater.conftest import Stage
@@ -66,6 +66,10 @@ def test_of_named_topics_and_only_shown(stage: Stage, archived: Path) -> None:
     done = stage.run("drill", "orders.placed", "-o", "json", log=archived)
     assert {each["topic"] for each in json.loads(done.out)["windows"]} == {"orders.placed"}
     assert stage.run("drill", "no.such", log=archived).code == 6
+    dry = stage.run("drill", "orders.p*", "--dry-run", "-o", "jsonl", log=archived)
+    assert (dry.code, {row["topic"] for row in dry.rows}) == (0, {"orders.placed"})
+    assert stage.run("drill", "no.s*", "--dry-run", log=archived).code == 6
+    assert stage.run("drill", "a b*", log=archived).code == UsageError.exit_code
     assert stage.run("drill", "orders.placed", "--cluster", log=archived).code == UsageError.exit_code
 
 
@@ -88,6 +92,55 @@ def test_a_failure_is_said_kept_and_remembered(stage: Stage, archived: Path) -> 
     path.write_bytes(bytes(raw))
     assert stage.run("drill", log=archived).code == 0
     assert scratches(stage) == []
+
+
+def test_the_exit_code_of_a_dry_run_says_what_is_known_already(stage: Stage, archived: Path) -> None:
+    [*_, manifest] = sorted((stage.bucket / "meta" / "orders.placed").rglob("*/manifest.json"))
+    raw = manifest.read_bytes()
+    manifest.unlink()
+    dry = stage.run("drill", "--dry-run", log=archived)
+    assert (dry.code, "left out: " in dry.err) == (Partial.exit_code, True)
+    manifest.write_bytes(raw)
+    max(stage.bucket.glob("data/*/orders.placed/**/*.log")).unlink()
+    dry = stage.run("drill", "--dry-run", log=archived)
+    assert (dry.code, "already known: " in dry.err) == (VerificationFailed.exit_code, True)
+    assert stage.run("drill", "--dry-run", "--scratch-bytes", "1MiB", "--sample", "0.000001%", log=archived).code != 0
+
+
+def test_a_live_comparison_that_was_requested_and_has_no_cluster_is_no_pass(stage: Stage, archived: Path) -> None:
+    ran = stage.run("drill", "orders.placed", "--live", log=archived)
+    assert ran.code == Partial.exit_code
+    assert "log.bootstrap_servers is not set" in ran.err
+    ran = stage.run("drill", "orders.placed", log=archived)
+    assert ran.code == 0
+    assert "live cluster: nothing compared, log.bootstrap_servers is not set" in ran.err
+
+
+def test_a_failure_is_said_though_what_was_restored_cannot_be_kept(stage: Stage, archived: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise DiskFull("no room")
+
+    monkeypatch.setattr("headwater.drill.scratch.Scratch.keep", full)
+    path = max(stage.bucket.glob("data/*/orders.placed/**/*.log"))
+    raw = bytearray(path.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    path.chmod(0o644)
+    path.write_bytes(bytes(raw))
+    assert stage.run("drill", log=archived).code == VerificationFailed.exit_code
+    last = ReportStore(stage.data_dir, 10).last()
+    assert last is not None
+    assert (last.outcome, last.findings) == (DrillOutcome.FAILED, 1)
+    assert scratches(stage) == []
+
+
+def test_a_plan_that_there_is_no_room_for_says_so_by_its_exit_code(stage: Stage, archived: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    into = stage.root / "recovered"
+    assert stage.run("recover", "plan", "topic", "--all", "--into", str(into)).code == 0
+    monkeypatch.setattr("recovery.forecast._free_bytes", lambda _: 1000)
+    for verb in ("plan", "apply"):
+        ran = stage.run("recover", verb, "topic", "--all", "--into", str(into), *(["--dry-run"] if verb == "apply" else []))
+        assert (ran.code, "NOT ENOUGH" in ran.err) == (DiskFull.exit_code, True)
+    assert stage.run("recover", "plan", "topic", "--all").code == 0  # into no directory that is known
 
 
 def test_it_is_kept_on_request(stage: Stage, archived: Path) -> None:

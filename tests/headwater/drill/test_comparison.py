@@ -191,3 +191,16 @@ def test_the_last_batch_of_an_answer_may_be_cut() -> None:
 def test_not_found_is_told_apart_by_who_says_it() -> None:
     with pytest.raises(Difference, match="memory cannot read orders:0"):
         run(LOG, Served(error=NotFound("gone")))
+
+
+def test_only_what_a_compacted_log_still_has_counts_as_compared() -> None:
+    assert records(LOG, Served(), is_compacted=True) == Amount()
+    amount = records(LOG, Served(LOG[3]), is_compacted=True)
+    assert amount == Amount(runs=1, batches=1, records=2, size_bytes=len(LOG[3]))
+
+
+def test_a_live_batch_that_cannot_be_decoded_is_no_damage_of_the_archive() -> None:
+    raw = bytearray(LOG[0])
+    raw[-1] ^= 0x7F
+    with pytest.raises(Difference, match="cannot be decoded"):
+        records(LOG[:1], Served(bytes(raw)))

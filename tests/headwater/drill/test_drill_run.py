@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -11,13 +11,15 @@ import pytest
 from msgspec.structs import replace
 
 import recovery
-from headwater.drill.drill_report import DrillOutcome, DrillReport, DrillRequest, decode_report, encode_report
+from headwater.drill.drill_report import DrillFinding, DrillOutcome, DrillReport, DrillRequest, decode_report, encode_report
 from headwater.drill.drill_run import carry_out, prepare
 from headwater.drill.equipment import DrillEquipment
-from headwater.drill.scratch import open_scratch
+from headwater.drill.read_path import ReadPath, open_directory
+from headwater.drill.scratch import Scratch, open_scratch
+from headwater.drill_text import report_text
 from headwater_core import milestones
 from headwater_core.clock import SystemClock
-from headwater_core.errors import NothingExamined, TransientError, VerificationFailed
+from headwater_core.errors import DiskFull, HeadwaterError, NothingExamined, TransientError, VerificationFailed
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId
 from manifests.repository import ManifestRepository
@@ -251,3 +253,92 @@ def test_identities_are_those_of_the_archive(kitchen: MemoryStore, tmp_path: Pat
         held = ManifestRepository(kitchen).load(PartitionId(report.cluster_id, window.topic_id, window.partition, window.topic))
         assert held is not None
         assert held.head.version == window.head_version
+
+
+def test_what_the_archive_replaces_meanwhile_is_no_damage_and_no_pass(tmp_path: Path) -> None:
+    archive = Archive()
+    archive.topic("orders", [plain(0, 5)], [plain(5, 5)])
+    archive.topic("bills", [plain(0, 5)])
+
+    def merge(_: Path) -> None:
+        archive.replace("orders", [plain(0, 5), plain(5, 5)])
+
+    report = drill(archive.store, tmp_path, meddle=merge)
+    assert (report.outcome, report.findings) == (DrillOutcome.INCOMPLETE, ())
+    assert [each.partition(" offsets ")[0] for each in report.unmet] == ["headwater: orders:0"] * 2
+    assert report.compared.runs == 1
+
+
+def test_a_pattern_selects_and_finds_what_is_damaged_of_it(kitchen: MemoryStore, tmp_path: Path) -> None:
+    sound = drill(kitchen, tmp_path, topics=("bil*",))
+    assert (sound.outcome, {each.topic for each in sound.windows}) == (DrillOutcome.PASSED, {"bills"})
+    store = damaged(kitchen, f"meta/specials/{ManifestRepository(kitchen).resolve('specials').topic_id}/topic.json", "gone")
+    report = drill(store, tmp_path, topics=("bills", "spec*l?", "bil*"))
+    assert report.outcome is DrillOutcome.FAILED
+    assert {each.topic for each in report.findings} == {"specials"}
+    assert drill(store, tmp_path, topics=("bil*",)).outcome is DrillOutcome.PASSED
+
+
+def by_broker(store: ObjectStore, base: Path, **equipped: Any) -> DrillReport:
+    equipment = DrillEquipment(store=store, clock=SystemClock(), version="1", needs_spare=True, **equipped)
+    prepared = prepare(equipment, DrillRequest(topics=None), ID)
+    with open_scratch(base, ID) as scratch:
+        return carry_out(equipment, prepared, scratch)
+
+
+def test_a_requested_broker_that_there_is_none_of_is_no_pass(kitchen: MemoryStore, tmp_path: Path) -> None:
+    report = by_broker(kitchen, tmp_path, no_spare="there is no Java")
+    assert (report.outcome, report.unmet) == (DrillOutcome.INCOMPLETE, ("kafka: nothing was compared: there is no Java",))
+
+
+def test_a_broker_that_cannot_be_started_is_a_finding_and_a_full_disk_or_store_none(kitchen: MemoryStore, tmp_path: Path) -> None:
+    def broken(error: HeadwaterError) -> Callable[..., AbstractContextManager[ReadPath]]:
+        def spare(*_: object) -> AbstractContextManager[ReadPath]:
+            raise error
+
+        return spare
+
+    report = by_broker(kitchen, tmp_path, spare=broken(TransientError("no leader")))
+    assert [(each.kind, each.where) for each in report.findings] == [("differs", "kafka")]
+    with pytest.raises(DiskFull):
+        by_broker(kitchen, tmp_path, spare=broken(DiskFull("full")))
+
+    store = Failing(kitchen, TransientError("throttled"), 10**9)
+
+    @contextmanager
+    def served(scratch: Scratch, plan: recovery.RecoveryPlan) -> Iterator[ReadPath]:
+        with open_directory(scratch.log_dir, scratch.work_dir) as path:
+            store.left = 0
+            yield path
+
+    with pytest.raises(TransientError, match="throttled"):
+        by_broker(store, tmp_path, spare=served)
+
+
+def test_a_report_has_these_keys(kitchen: MemoryStore, tmp_path: Path) -> None:
+    """Programs read them: keys are added, never changed; the format's minor version counts."""
+    body = json.loads(encode_report(drill(kitchen, tmp_path)))
+    assert body["format"] == [1, 1]
+    words = (
+        "cluster_id compared compared_partitions digest ended_ms error finding_count findings format headwater host id left_out metadata "
+        "notes outcome partitions paths recovery_id request rpo rto scratch selected share skipped started_ms store topics unmet windows"
+    )
+    assert " ".join(sorted(body)) == " ".join(sorted(words.split()))
+    assert " ".join(sorted(body["request"])) == "by cluster live scratch_bytes seed share topics"
+    assert " ".join(sorted(body["rpo"])) == "behind newest_record_ms partitions records source unmeasured why worst worst_s"
+    assert " ".join(sorted(body["windows"][0])) == (
+        "archived base_offset by end_offset head_version last_offset live partition start_offset topic topic_id"
+    )
+
+
+def test_a_hostile_name_stays_in_its_line_of_the_text(kitchen: MemoryStore, tmp_path: Path) -> None:
+    report = replace(
+        drill(kitchen, tmp_path),
+        outcome=DrillOutcome.FAILED,
+        findings=(DrillFinding(kind="damaged", topic="a\nPASSED: \x1b[2Jall", text="b\rc"),),
+        finding_count=1,
+    )
+    text = report_text(report)
+    assert "\nPASSED" not in text
+    assert "    PASSED: \\x1b[2Jall: damaged: b\\rc" in text
+    assert all(each.isprintable() for each in text.splitlines())
