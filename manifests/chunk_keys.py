@@ -2,8 +2,9 @@
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
+from itertools import islice
 from typing import NamedTuple
 
 from headwater_core.errors import UsageError
@@ -22,6 +23,7 @@ _OBJECT = re.compile(  # what follows the queue's directory
     rf"|-(?P<fixed>{_NUMBER})(?:-seg|/chunk-(?P<fixed_at>{_NUMBER})))(?P<index>\.index)?"
 )
 _AFTER = "~"  # sorts after every topic's name
+_PAGE = 1000  # objects that a store lists by one request
 
 
 class ChunkName(NamedTuple):
@@ -95,47 +97,55 @@ def segment_uid(place: SegmentPlace) -> str:
 def stored_chunks(store: ObjectStore, of: TopicPartition) -> Iterator[tuple[ObjectInfo, ChunkName]]:
     """Every object of ours below chunks/ of partitions of this name, of whatever incarnation, and what its key says. Raises what the store
     raises: a listing that was cut is none."""
-    for directory in _brokers(store):
-        for info in store.list(f"{directory}{of.topic}/{of.partition}/"):
-            if (name := parse(info.key)) is not None:
-                yield info, name
+    for info in _scan(store, lambda key: _onward(key, of, reads_all=True)):
+        if (name := parse(info.key)) is not None and (name.topic, name.partition) == (of.topic, of.partition):
+            yield info, name
 
 
 def highest_fence(store: ObjectStore, of: TopicPartition) -> int:
-    """Under which anything of partitions of this name was written; -1 where nothing was. Reads one name of each writer and fence."""
+    """Under which anything of partitions of this name was written; -1 where nothing was."""
     highest = -1
-    for directory in _brokers(store):
-        first = next(iter(store.list(f"{directory}{of.topic}/{of.partition}/")), None)
-        fence = _BROKER.fullmatch(directory.split("/")[2])
-        if first is not None and fence is not None:
+    for info in _scan(store, lambda key: _onward(key, of, reads_all=False)):
+        directory, _, rest = info.key.removeprefix(CHUNKS).partition("/")[2].partition("/")
+        fence = _BROKER.fullmatch(directory)
+        if fence is not None and rest.startswith(f"{of.topic}/{of.partition}/"):
             highest = max(highest, int(fence[2]))
     return highest
 
 
 def queues(store: ObjectStore) -> Iterator[TopicPartition]:
-    """The partitions that have objects below chunks/, by name, each once, without reading the names of all objects."""
+    """The partitions that have objects below chunks/, by name, each once."""
     found = set[TopicPartition]()
-    after = ""
-    while (info := next(iter(store.list(CHUNKS, start_after=after)), None)) is not None:
-        name = parse(info.key)
-        if name is None:
-            after = info.key
-            continue
-        of = TopicPartition(name.topic, name.partition)
-        if of not in found:
+    for info in _scan(store, _after_queue):
+        if (name := parse(info.key)) is not None and (of := TopicPartition(name.topic, name.partition)) not in found:
             found.add(of)
             yield of
-        after = f"{name.place.queue}/{_AFTER}"
 
 
-def _brokers(store: ObjectStore) -> Iterator[str]:
-    """The directories of cluster and writer, a request for each."""
-    after = ""
-    while (info := next(iter(store.list(CHUNKS, start_after=after)), None)) is not None:
-        parts = info.key.split("/")
-        if len(parts) < 6:
-            after = info.key
-            continue
-        directory = "/".join(parts[:3]) + "/"
-        yield directory
-        after = directory + _AFTER
+def _scan(store: ObjectStore, onward: Callable[[str], str]) -> Iterator[ObjectInfo]:
+    """What lies below chunks/, in key order. Nothing between a key and `onward` of it is wanted, and is left out where that saves requests:
+    what a request has brought is read first, as there may be thousands of directories with little in each."""
+    after: str | None = ""
+    while after is not None:
+        page = islice(store.list(CHUNKS, start_after=after), _PAGE)
+        after = None
+        for number, info in enumerate(page, 1):
+            yield info
+            after = max(info.key, onward(info.key)) if number == _PAGE else None
+
+
+def _onward(key: str, of: TopicPartition, *, reads_all: bool) -> str:
+    """Where in the directories of writers and fences the next object of the partition may be; reads_all: more than one of each."""
+    parts = key.split("/", 3)
+    if len(parts) < 4:
+        return key
+    directory = "/".join(parts[:3])
+    wanted = f"{directory}/{of.topic}/{of.partition}/"
+    if key < wanted:
+        return wanted
+    return key if reads_all and key.startswith(wanted) else f"{directory}/{_AFTER}"
+
+
+def _after_queue(key: str) -> str:
+    name = parse(key)
+    return key if name is None else f"{name.place.queue}/{_AFTER}"

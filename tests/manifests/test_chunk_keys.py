@@ -1,10 +1,14 @@
 """What keys below chunks/ say."""
 
+from bisect import bisect_right
+from collections.abc import Iterator
+
 import pytest
 from msgspec.structs import replace
 
 from headwater_core.errors import CorruptData
 from headwater_core.layouts.chunks import SegmentPlace, Variant
+from headwater_core.objectstore.store import ObjectInfo
 from headwater_core.partition import PartitionId, TopicPartition
 from manifests import chunk_keys, keys
 from manifests.entry import Entry, check_entry, from_listed, to_listed
@@ -93,3 +97,40 @@ def test_chunks_of_a_name_are_found_by_few_requests() -> None:
     assert sorted(chunk_keys.queues(store)) == sorted(places)
     assert chunk_keys.highest_fence(store, places[2]) == 10
     assert chunk_keys.highest_fence(store, TopicPartition("other", 0)) == -1
+
+
+class Listing(MemoryStore):
+    """Lists names, and counts requests as S3 has them: a thousand each, as they are read."""
+
+    def __init__(self, names: list[str]) -> None:
+        super().__init__()
+        self._names, self.requests = sorted(names), 0
+
+    def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
+        found = [name for name in self._names[bisect_right(self._names, start_after) :] if name.startswith(prefix)]
+        for at in range(0, max(1, len(found)), 1000):
+            self.requests += 1
+            yield from (ObjectInfo(name, 1, "") for name in found[at : at + 1000])
+
+
+@pytest.mark.parametrize(
+    ("fences", "topics", "objects", "most"),
+    [(3000, 1, 1, 4), (1000, 2, 2, 5), (3, 3, 1999, 13), (4, 3, 500, 9)],
+    ids=["many small directories", "with another's", "few large ones", "of several topics in a request"],
+)
+def test_directories_of_many_fences_are_listed_together(fences: int, topics: int, objects: int, most: int) -> None:
+    places = [TopicPartition(f"topic{number}", 0) for number in range(topics)]
+    queues = [chunk_keys.queue("c", "node", fence, place) for fence in range(1, fences + 1) for place in places]
+    store = Listing([f"{queue}/commitLog/seg-0/chunk-{at}" for queue in queues for at in range(objects)])
+    for place in places:
+        store.requests = 0
+        found = [name for _, name in chunk_keys.stored_chunks(store, place)]
+        assert {name.topic for name in found} == {place.topic}
+        assert len({name.key for name in found}) == len(found) == fences * objects
+        assert store.requests <= most
+        store.requests = 0
+        assert chunk_keys.highest_fence(store, place) == fences
+        assert store.requests <= most
+    store.requests = 0
+    assert list(chunk_keys.queues(store)) == places
+    assert store.requests <= most
