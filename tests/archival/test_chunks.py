@@ -446,3 +446,23 @@ def test_an_entry_says_which_chunk_it_means(tmp_path: Path) -> None:
     assert isinstance(entry, Entry)
     assert {each.hex() for each in listed_uids(bench.agent.head)} == {chunk_keys.named(key).uid for key in named_by(bench.agent)}
     assert (entry.uid, entry.fence, entry.held_offsets) == (name.uid, 1, (0, 4))
+
+
+@pytest.mark.parametrize("offloader", [append(3 * BATCH_BYTES), fixed()], ids=["append", "fixed"])
+def test_what_stayed_as_chunks_when_the_layout_changed_is_rewritten_once_it_is_set_again(tmp_path: Path, offloader: ChunksLayout) -> None:
+    bench = Bench(tmp_path, offloader)
+    bench.write(1, 2, 3, 4, 9)
+    bench.restart(open_layout("segment"))
+    bench.write(10)
+    before = bench.keys()
+    assert bench.merge() == 0
+    assert bench.keys() == before, "neighbours of another layout"
+    bench.restart(offloader)
+    bench.write(11)
+    assert bench.merge()
+    bench.collect()
+    assert names(bench.agent.store) | names(bench.agent.store, keys.DATA) == named_by(bench.agent)
+    live = [entry for entry in bench.agent.head.entries if entry.layout == "chunks"]
+    assert all(len(list(open_layout("chunks").data_objects(entry))) == 1 for entry in live)
+    assert len({chunk_keys.named(entry.key).place for entry in live}) == len(live), "none has several chunks"
+    bench.check()
