@@ -11,6 +11,7 @@ STREAM_LIVES ?= 40
 LIVES_S ?= 120
 DAMAGE_SEEDS ?= 10000
 STRANGERS ?= 10000
+SEED_TIMES ?= 20
 unexport PYTHONDONTWRITEBYTECODE # tests start hundreds of processes, each of which would compile every module again
 
 # The tests of the house, and of the packages whose tests read no whole logs; without property tests, and those that start a server.
@@ -59,7 +60,7 @@ soak: simulate
 	@FUZZ_ROUNDS=5000000 $(BIN)/pytest -n 0 -m slow tests/headwater_core/segments/test_stretch.py
 	@DAMAGE_SEEDS=$(DAMAGE_SEEDS) $(BIN)/pytest -m slow tests/recovery/test_damage_matrix.py
 	@STRANGERS=$(STRANGERS) $(BIN)/pytest -m slow tests/headwater/admin
-	@HYPOTHESIS_PROFILE=soak $(BIN)/pytest -m "not peer and not slow"
+	@HYPOTHESIS_PROFILE=soak SEED_TIMES=$(SEED_TIMES) $(BIN)/pytest -m "not peer and not slow"
 
 bench: .venv/.tests
 	@$(BIN)/python -m bench
