@@ -1,4 +1,4 @@
-"""Chunks on an S3 server that takes parts of any size: what they promise on the other one, which takes none below 5 MiB, holds on both.
+"""Chunks on an S3 server that takes parts of any size: they become one object there as on the other one, which takes none below 5 MiB.
 
 This server says no checksum of an object that it has copied, so that the consolidated one is read to be confirmed.
 """
@@ -17,7 +17,7 @@ from headwater_core.layouts.chunks import Variant
 from headwater_core.layouts.chunks.chunks_layout import ChunksLayout
 from headwater_core.layouts.testing import OffloaderOnStore
 from headwater_core.objectstore.s3 import S3Store
-from tests.headwater_core.layouts.chunks.recovery import Interruptions, Recovery
+from tests.headwater_core.layouts.chunks.recovery import Consolidation, InterruptedConsolidation
 from tests.headwater_core.layouts.chunks.segment_machine import SegmentMachine
 from tests.headwater_core.layouts.chunks.test_chunks_layout import Append, Fixed
 from tests.headwater_core.layouts.chunks.test_segment_machine import QUICK
@@ -67,21 +67,20 @@ def test_the_two_servers_differ_in_what_they_take(lenient_s3: S3Server, s3_serve
         join_two_bytes(s3_server)
 
 
-class TestAppend(Append, OffloaderOnStore):
+@pytest.mark.parametrize(
+    ("keys", "layout"), [(Append, ChunksLayout()), (Fixed, ChunksLayout(Variant.FIXED, 30_000))], ids=["append", "fixed"]
+)
+def test_a_run_is_read_as_it_was_written(keys: type[Append | Fixed], layout: Offloader, store: S3Store) -> None:
+    contract = OffloaderOnStore()
+    contract.KEY, contract.INDEX_KEY = keys.KEY, keys.INDEX_KEY
+    assert contract.offload(layout, store).examine() == ""
+
+
+class TestConsolidation(Consolidation):
     pass
 
 
-class TestFixed(Fixed, OffloaderOnStore):
-    @pytest.fixture
-    def layout(self) -> Offloader:
-        return ChunksLayout(Variant.FIXED, 30_000)
-
-
-class TestRecovery(Recovery):
-    pass
-
-
-class TestInterruptions(Interruptions):
+class TestInterruptedConsolidation(InterruptedConsolidation):
     pass
 
 

@@ -51,8 +51,48 @@ def said(content: bytes) -> dict[str, str]:
     return {"headwater-bytes": str(len(content)), "headwater-crc": digest_of(content).partition(":")[2]}
 
 
-class Recovery:
+class Consolidation:
     """A subclass supplies the fixture `store`, an empty one."""
+
+    @BOTH
+    def test_consolidation_pending(self, store: ObjectStore, place: SegmentPlace) -> None:
+        put_chunks(store, place)
+        segment = found(store, place, is_full=True)
+        assert segment.found.state is SegmentState.FULL
+        assert segment.read0(0, len(WHOLE)) == WHOLE
+        assert consolidate(store, place, len(WHOLE)).state is SegmentState.LEFTOVER
+        assert len(keys(store)) == 1 + -(-len(WHOLE) // CHUNK_BYTES), "chunks go by another call"
+        assert delete_chunks(store, place, len(WHOLE)).state is SegmentState.DONE
+        assert keys(store) == [place.segment_key]
+
+    def test_a_stale_chunk_of_a_shorter_retry_is_no_other_byte(self, store: ObjectStore) -> None:
+        """Covered, reaching into the next, and of other bytes; what RocketMQ's own retries leave, and ours do not."""
+        place = PLACES[Variant.APPEND]
+        put_chunks(store, place)
+        put(store, place.chunk_key(43), WHOLE[43:47])
+        put(store, place.chunk_key(77), WHOLE[77:95])
+        assert found(store, place).read0(0, len(WHOLE)) == WHOLE
+        assert consolidate(store, place, len(WHOLE)).state is SegmentState.LEFTOVER
+        assert delete_chunks(store, place, len(WHOLE)).state is SegmentState.DONE
+        assert found(store, place).read0(0, len(WHOLE)) == WHOLE
+
+    @BOTH
+    def test_chunks_of_all_sizes_become_one_object(self, store: ObjectStore, place: SegmentPlace) -> None:
+        """Some as long as the least part of Amazon's, some shorter."""
+        sizes = [10, 300_000, 6 * MIB, 5 * MIB, 1, 7 * MIB, 100_000]
+        content = Random(2).randbytes(sum(sizes))
+        segment, at = ChunkSegment.open(store, place, chunk_bytes=6 * MIB), 0
+        for size_bytes in sizes:
+            at = segment.commit0(at, content[at : at + size_bytes])
+        assert consolidate(store, place, len(content)).state is SegmentState.LEFTOVER
+        assert delete_chunks(store, place, len(content)).state is SegmentState.DONE
+        assert keys(store) == [place.segment_key]
+        assert found(store, place).read0(0, len(content)) == content
+        assert list(store.unfinished("")) == []
+
+
+class Recovery(Consolidation):
+    """With all that a store has no part in beyond keeping objects."""
 
     @BOTH
     def test_new(self, store: ObjectStore, place: SegmentPlace) -> None:
@@ -72,17 +112,6 @@ class Recovery:
         assert found(store, place).read0(len(WHOLE) - 5, 19) == WHOLE[-5:] + b"and more of it"
         last = store.get(place.chunk_key(len(WHOLE) // CHUNK_BYTES * CHUNK_BYTES))[0]
         assert len(last) == (CHUNK_BYTES if place.variant is Variant.FIXED else len(WHOLE) % CHUNK_BYTES)
-
-    @BOTH
-    def test_consolidation_pending(self, store: ObjectStore, place: SegmentPlace) -> None:
-        put_chunks(store, place)
-        segment = found(store, place, is_full=True)
-        assert segment.found.state is SegmentState.FULL
-        assert segment.read0(0, len(WHOLE)) == WHOLE
-        assert consolidate(store, place, len(WHOLE)).state is SegmentState.LEFTOVER
-        assert len(keys(store)) == 1 + -(-len(WHOLE) // CHUNK_BYTES), "chunks go by another call"
-        assert delete_chunks(store, place, len(WHOLE)).state is SegmentState.DONE
-        assert keys(store) == [place.segment_key]
 
     @BOTH
     def test_done(self, store: ObjectStore, place: SegmentPlace) -> None:
@@ -150,17 +179,6 @@ class Recovery:
         assert delete_chunks(store, place, len(WHOLE)).state is SegmentState.DONE
         assert found(store, place).read0(0, len(WHOLE)) == WHOLE
 
-    def test_a_stale_chunk_of_a_shorter_retry_is_no_other_byte(self, store: ObjectStore) -> None:
-        """Covered, reaching into the next, and of other bytes; what RocketMQ's own retries leave, and ours do not."""
-        place = PLACES[Variant.APPEND]
-        put_chunks(store, place)
-        put(store, place.chunk_key(43), WHOLE[43:47])
-        put(store, place.chunk_key(77), WHOLE[77:95])
-        assert found(store, place).read0(0, len(WHOLE)) == WHOLE
-        assert consolidate(store, place, len(WHOLE)).state is SegmentState.LEFTOVER
-        assert delete_chunks(store, place, len(WHOLE)).state is SegmentState.DONE
-        assert found(store, place).read0(0, len(WHOLE)) == WHOLE
-
     def test_chunks_that_contradict_each_other_are_kept_and_named(self, store: ObjectStore) -> None:
         place = PLACES[Variant.APPEND]
         put_chunks(store, place)
@@ -176,22 +194,8 @@ class Recovery:
             segment.commit0(77, WHOLE[77:])
         assert keys(store) == before
 
-    @BOTH
-    def test_chunks_of_all_sizes_become_one_object(self, store: ObjectStore, place: SegmentPlace) -> None:
-        """Some as long as the least part of Amazon's, some shorter."""
-        sizes = [10, 300_000, 6 * MIB, 5 * MIB, 1, 7 * MIB, 100_000]
-        content = Random(2).randbytes(sum(sizes))
-        segment, at = ChunkSegment.open(store, place, chunk_bytes=6 * MIB), 0
-        for size_bytes in sizes:
-            at = segment.commit0(at, content[at : at + size_bytes])
-        assert consolidate(store, place, len(content)).state is SegmentState.LEFTOVER
-        assert delete_chunks(store, place, len(content)).state is SegmentState.DONE
-        assert keys(store) == [place.segment_key]
-        assert found(store, place).read0(0, len(content)) == content
-        assert list(store.unfinished("")) == []
 
-
-class Interruptions:
+class InterruptedConsolidation:
     """A subclass supplies the fixtures `store`, `network` and `far`, as tests/headwater_core/objectstore/s3/conftest.py has them."""
 
     SIZES = (5 * MIB, 700, 300)  # the first one is copied by the service, the others are joined and sent
@@ -220,6 +224,26 @@ class Interruptions:
         requests = self._interrupted(network, fate, lambda: consolidate(far, place, len(content)), check)
         assert requests > 10
 
+    def _interrupted(
+        self, network: BadNetwork, fate: Answer, call: Callable[[], object], check: Callable[[], None], *, step: int = 1
+    ) -> int:
+        """`call` ends with request 0, 1, ..., after which its process reaches the store no more; `check` follows each time. How many
+        requests it takes."""
+        for at in count(0, step):
+            network.plan.clear()
+            network.plan.extend([PASS] * at + [fate])
+            network.fate = lambda: LOSE_REQUEST
+            before = len(network.passages)
+            with suppress(HeadwaterError):
+                call()
+            is_whole = len(network.passages) - before <= at
+            check()
+            if is_whole:
+                return at
+        raise AssertionError
+
+
+class Interruptions(InterruptedConsolidation):
     @BOTH
     @pytest.mark.parametrize("fate", [LOSE_REQUEST, LOSE_REPLY], ids=["request", "reply"])
     def test_a_deletion_that_ends_at_any_request_is_taken_up_again(
@@ -239,21 +263,3 @@ class Interruptions:
         prepare()
         requests = self._interrupted(network, fate, lambda: delete_chunks(far, place, len(WHOLE)), check, step=4)
         assert requests > len(WHOLE) // CHUNK_BYTES
-
-    def _interrupted(
-        self, network: BadNetwork, fate: Answer, call: Callable[[], object], check: Callable[[], None], *, step: int = 1
-    ) -> int:
-        """`call` ends with request 0, 1, ..., after which its process reaches the store no more; `check` follows each time. How many
-        requests it takes."""
-        for at in count(0, step):
-            network.plan.clear()
-            network.plan.extend([PASS] * at + [fate])
-            network.fate = lambda: LOSE_REQUEST
-            before = len(network.passages)
-            with suppress(HeadwaterError):
-                call()
-            is_whole = len(network.passages) - before <= at
-            check()
-            if is_whole:
-                return at
-        raise AssertionError
