@@ -225,9 +225,12 @@ class Agent:
         now_ms, triggers, was_open = self.world.clock.now_ms(), policy.triggers, archiver.open_stream
         assert triggers is not None
         due = due_end(log, triggers, now_ms)
-        outcome = archiver.step(bounded(policy, log, now_ms), log)
-        next_offset = archiver.head.next_offset if archiver.head else None
-        self.world.triggers.check(log, triggers, due, outcome, next_offset, was_open.next_offset if was_open is not None else 0)
+        policy, before = bounded(policy, log, now_ms), archiver.head
+        outcome = archiver.step(policy, log)
+        next_offset, held_to = archiver.head.next_offset if archiver.head else None, was_open.next_offset if was_open is not None else 0
+        self.world.triggers.check(log, triggers, due, outcome, next_offset, held_to)
+        if policy.bound is not None and policy.tail_wait_ms is None and before is not None and not held_to:
+            self.world.triggers.check_whole(log, outcome, before.next_offset)
         return outcome
 
     def release(self) -> str:

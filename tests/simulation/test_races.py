@@ -6,7 +6,7 @@ from unittest.mock import patch
 
 import pytest
 
-from archival.plan.policy import Policy
+from archival.plan.policy import Policy, Triggers
 from headwater_core.errors import TransientError
 from headwater_core.partition import PartitionId
 from hydration.answers import Isolation
@@ -27,6 +27,7 @@ _SEEDS = 200  # within so many a race comes to its point: batches, listings and 
 PLAIN = Theme(compacted=0, pairs=0, unnamed=0)
 COMPACTED = Theme(compacted=1, pairs=0, unnamed=0)
 SAVING = Theme(compacted=1, pairs=0, unnamed=0, saves=True)
+STREAMED = Theme(compacted=0, pairs=0, unnamed=0, streams=True, triggers=True)
 PAGED = Theme(compacted=0, pairs=0, unnamed=0, pages=True)
 
 
@@ -566,6 +567,21 @@ def merged_when_its_dead_part_is_forgotten(stage: Stage) -> None:
     stage.checks.after_action()
 
 
+def sealed_before_all_of_it_is_committed(stage: Stage) -> None:
+    """And due by then: it waits for the rest of it."""
+    brokers, stage.triggers.set = stage.brokers, Triggers(None, 1)
+    write_and_roll(stage, 2)
+    for write in range(3):
+        brokers.write()
+        if write == 1:
+            brokers.follow()
+    brokers.roll(stage.first)
+    brokers.write_checkpoint()
+    for _ in range(8):
+        stage.a.archive(None)
+        stage.resume(stage.a)
+
+
 RACES: list[tuple[Callable[[Stage], None], str, Theme]] = [
     (deposed_while_it_releases, "release_without_in_sync_set", PLAIN),
     (leads_again_while_it_releases, "release_without_stamp", PLAIN),
@@ -593,6 +609,7 @@ RACES: list[tuple[Callable[[Stage], None], str, Theme]] = [
     (cleaned_by_a_former_leader, "saved_before_what_displaced", SAVING),
     (claimed_within_a_replacement, "drafted_under_another_claim", SAVING),
     (collected_without_a_page, "gc_skips_unreadable", PAGED),
+    (sealed_before_all_of_it_is_committed, "trigger_cuts_at_the_high_watermark", STREAMED),
 ]
 
 

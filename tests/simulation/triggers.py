@@ -62,6 +62,14 @@ class TriggerWorld:
         if is_too_late(log, triggers):
             self._seen["a trigger is not applied"] += 1
 
+    def check_whole(self, log: LocalLog, outcome: Outcome, first: int) -> None:
+        """Where no unfinished end goes, a sealed segment waits until all of it is committed. first: of what was to be archived next"""
+        if outcome.entry is None or outcome.action != "archived" or (*outcome.before, outcome.entry)[0].base_offset != first:
+            return
+        end = _sealed_end_over(log, outcome.entry.last_offset)
+        if end is not None and end > (log.high_watermark or 0):
+            raise Violation(f"a segment that ends at {end} was cut behind {outcome.entry.last_offset}, at {self.set}")
+
 
 def _limits(log: LocalLog) -> tuple[Sequence[int], int | None]:
     """Of ages, and of bytes."""

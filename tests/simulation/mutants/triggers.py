@@ -54,6 +54,17 @@ def trigger_unheeded_by_streams(stack: ExitStack) -> None:
     patch_in(stack, archival.plan.step_plan, "_released_end", lambda log, first, high_watermark, *_: high_watermark)
 
 
+@mutant("a sealed segment that is due goes up to the high watermark, before all of it is committed", in_race=True)
+def trigger_cuts_at_the_high_watermark(stack: ExitStack) -> None:
+    real = archival.plan.step_plan._released_end
+
+    def released_end(log: LocalLog, first: int, high_watermark: int, policy: Policy, *of: int) -> int:
+        due = 0 if policy.bound is None else policy.bound.end
+        return max(real(log, first, high_watermark, policy, *of), min(high_watermark, due))
+
+    patch_in(stack, archival.plan.step_plan, "_released_end", released_end)
+
+
 @mutant("what a trigger has let go stays open for its age", theme="streamed triggers")
 def trigger_keeps_open(stack: ExitStack) -> None:
     patch_in(stack, Policy, "stream_limits", property(lambda policy: policy.stream))
