@@ -15,7 +15,7 @@ from headwater_core.layouts.chunks.flush_plan import FlushLimits
 from headwater_core.layouts.chunks.upload_pool import UploadPool
 from headwater_core.layouts.streaming import EntryPosition, LedgerEntries, OfferResult, OffloadBudget, StreamingOffloader
 from headwater_core.layouts.streaming.stream_objects import PART_BYTES
-from headwater_core.objectstore.store import ObjectStore
+from headwater_core.objectstore.store import ObjectForm, ObjectStore
 from headwater_core.partition import PartitionId
 from headwater_core.segments.run_scan import RunScan
 from headwater_core.segments.transactions import OpenTransaction
@@ -120,11 +120,12 @@ class ChunkWriter:
         pool: UploadPool,
         now_ms: Callable[[], int],
         open_before: tuple[OpenTransaction, ...],
+        form: ObjectForm,
         pace: Callable[[int], object],
     ) -> None:
         self.pending = pending
         share = pool.share(FlushLimits(commits.limits.commit_bytes, commits.age_ms), now_ms)
-        self.handle = ChunkHandle(store, place, budget, share, limits=commits.limits, open_before=open_before, pace=pace)
+        self.handle = ChunkHandle(store, place, budget, share, limits=commits.limits, open_before=open_before, form=form, pace=pace)
 
     @property
     def stored_bytes(self) -> int | None:

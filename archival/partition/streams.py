@@ -19,6 +19,7 @@ from archival.plan.steps import Follow
 from archival.plan.stream_plan import LAYOUT, NO_ROOM, OpenStream, assigned_to, reason_to_close, with_assignment
 from headwater_core import milestones
 from headwater_core.errors import CorruptData, HeadwaterError, NotFound, SourceChanged, SuspectedGap, TransientError, UnsupportedFormat
+from headwater_core.layouts.chunks.chunks_layout import chunk_form
 from headwater_core.layouts.chunks.upload_pool import UploadPool
 from headwater_core.layouts.streaming import OffloadBudget
 from headwater_core.objectstore.store import ObjectStore
@@ -215,8 +216,8 @@ class PartitionStreams:
             if uploads.pace is not None:
                 uploads.pace(size_bytes)
 
+        metadata, budget = uploads.metadata, equipment.budget
         if limits.chunks is None:
-            metadata, budget = uploads.metadata, equipment.budget
             return ObjectWriter(
                 self._partition, equipment.store, pending, budget=budget, open_before=open_before, metadata=metadata, pace=pace
             )
@@ -225,10 +226,11 @@ class PartitionStreams:
             equipment.store,
             pending,
             limits.chunks,
-            budget=equipment.budget,
+            budget=budget,
             pool=equipment.pool,
             now_ms=equipment.tails.now_ms,
             open_before=open_before,
+            form=chunk_form(self._partition, metadata),
             pace=pace,
         )
 

@@ -81,6 +81,8 @@ def test_a_buffer_is_committed_by_age_and_the_segment_listed_at_its_end(director
     assert live_bytes(agent.store, agent.head) == written
     assert [each.context.get("chunk", "0") for each in agent.head.entries][:2] == ["0", "1"][: len(agent.head.entries)]
     assert pending(agent).base_offset == 5, "by the commit that has listed the one before"
+    named = agent.store.read_into(agent.head.entries[0].key, memoryview(bytearray(1)), start=0)
+    assert named.get("headwater-partition") == (f"{PARTITION.topic}:{PARTITION.partition}" if variant is Variant.APPEND else None)
 
 
 @VARIANTS

@@ -33,7 +33,7 @@ from headwater_core.layouts.streaming.offload_buffer import (
 )
 from headwater_core.objectstore.confirmed_put import put_all_confirmed
 from headwater_core.objectstore.digest import checksum, digest_of
-from headwater_core.objectstore.store import NewObject, ObjectStore
+from headwater_core.objectstore.store import PLAIN, NewObject, ObjectForm, ObjectStore
 from headwater_core.segments.run_scan import GrowingScan, RunScan
 from headwater_core.segments.runindex import encode_index
 from headwater_core.segments.transactions import OpenTransaction
@@ -136,11 +136,12 @@ class ChunkHandle:
         *,
         limits: CommitLimits = _DEFAULTS,
         open_before: tuple[OpenTransaction, ...] = (),
+        form: ObjectForm = PLAIN,
         pace: Callable[[int], object] = lambda size_bytes: None,
     ) -> None:
-        """place: nothing is there yet. Asks for nothing."""
+        """place: nothing is there yet; form: see ChunkSegment. Asks for nothing."""
         self._store, self.place, self._budget, self._share, self._limits, self._pace = store, place, budget, share, limits, pace
-        self._segment = ChunkSegment(store, place, SegmentMap(SegmentState.NEW, ()), limits.chunk_bytes)
+        self._segment = ChunkSegment(store, place, SegmentMap(SegmentState.NEW, ()), limits.chunk_bytes, form=form)
         self._apply = in_threads(limits.threads)
         self._is_cut = place.variant is Variant.FIXED
         self._buffer = OffloadBuffer(budget)

@@ -25,7 +25,7 @@ from headwater_core.layouts.chunks.chunk_finder import find_map
 from headwater_core.layouts.chunks.chunk_map import SegmentMap, SegmentState, Tile, tiles_between
 from headwater_core.layouts.chunks.chunk_names import SegmentPlace, Variant
 from headwater_core.objectstore.digest import checksum, digest_of
-from headwater_core.objectstore.store import ObjectStore
+from headwater_core.objectstore.store import PLAIN, ObjectForm, ObjectStore
 from headwater_core.threads import ContextThreads
 
 CHUNK_BYTES = 4 << 20  # of the fixed variant, as the proposal has it
@@ -79,10 +79,11 @@ class ChunkSegment:
 
     place  where it lies
     found  what `open` found; the tiles are those of that time
+    form   of what is added in the append variant; the fixed one's chunks are replaced, and have none
     """
 
-    def __init__(self, store: ObjectStore, place: SegmentPlace, found: SegmentMap, chunk_bytes: int) -> None:
-        self._store, self._chunk_bytes = store, chunk_bytes
+    def __init__(self, store: ObjectStore, place: SegmentPlace, found: SegmentMap, chunk_bytes: int, *, form: ObjectForm = PLAIN) -> None:
+        self._store, self._chunk_bytes, self._form = store, chunk_bytes, form
         self.place, self.found = place, found
         self._tiles = list(found.tiles)
         self._tail, self._tag = b"", ""  # of the fixed variant: what the last chunk holds while it is not full, and its tag
@@ -199,7 +200,7 @@ class ChunkSegment:
         key, sent = self.place.chunk_key(self.end), len(data)
         size_bytes = sent
         try:
-            self._store.put(key, io.BytesIO(data), size_bytes=size_bytes)
+            self._store.put(key, io.BytesIO(data), size_bytes=size_bytes, form=self._form)
         except (AlreadyExists, UnknownOutcome) as error:
             try:
                 info = self._store.stat(key)

@@ -19,6 +19,7 @@ from headwater_core.layouts.segment import read_index_object
 from headwater_core.objectstore.confirmed_put import put_all_confirmed
 from headwater_core.objectstore.digest import Digest, digest_of
 from headwater_core.objectstore.store import NewObject, ObjectForm, ObjectStore
+from headwater_core.partition import PartitionId
 from headwater_core.segments.runindex import RunIndex, encode_index
 from headwater_core.threads import ContextThreads
 
@@ -62,7 +63,10 @@ class ChunksLayout:
         for run in runs:
             index, scan = encode_index(run.scan.index), run.scan
             run.source.seek(scan.start_position)
-            objects += (NewObject(run.key, run.source, scan.size_bytes, _form(run, extra_metadata)), _index_object(run, index))
+            objects += (
+                NewObject(run.key, run.source, scan.size_bytes, chunk_form(run.partition, extra_metadata)),
+                _index_object(run, index),
+            )
             offloaded.append(_offloaded(run, index, {"version": VERSION}))
         put_all_confirmed(store, objects, [digest for each in offloaded for digest in (each.digest, each.index_digest)])
         return offloaded
@@ -75,7 +79,7 @@ class ChunksLayout:
             raise UsageError(
                 f"{run.key}: {run.scan.size_bytes} bytes are more than {CUT_MAX} chunks of {self._chunk_bytes}; make them longer"
             )
-        source, form = RunSource(run.source), _form(run, extra_metadata)
+        source, form = RunSource(run.source), chunk_form(run.partition, extra_metadata)
         whole, chunks = Digest(), list[tuple[NewObject, str]]()
         for start in range(run.scan.start_position, run.scan.end_position, self._chunk_bytes):
             size_bytes = min(self._chunk_bytes, run.scan.end_position - start)
@@ -318,8 +322,8 @@ def _chunk_key(first_key: str, position: int) -> str:
     return f"{first_key[:-1]}{position}"
 
 
-def _form(run: NewRun, extra_metadata: Mapping[str, str]) -> ObjectForm:
-    own = {"headwater-chunks-version": VERSION, "headwater-partition": f"{run.partition.topic}:{run.partition.partition}"}
+def chunk_form(partition: PartitionId, extra_metadata: Mapping[str, str]) -> ObjectForm:
+    own = {"headwater-chunks-version": VERSION, "headwater-partition": f"{partition.topic}:{partition.partition}"}
     return ObjectForm({**extra_metadata, **own})
 
 

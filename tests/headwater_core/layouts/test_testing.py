@@ -1,19 +1,26 @@
 """The contract that is shipped, over every layout, on a directory and on S3; and that it notices a layout that does not keep it."""
 
-from collections.abc import Iterator
+import io
+from collections.abc import Iterator, Sequence
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
+from typing import cast
+from uuid import UUID
 
 import pytest
 
-from headwater_core.layouts import Offloader, open_layout
+from headwater_core.errors import CorruptData, SourceChanged
+from headwater_core.layouts import Offloaded, Offloader, open_layout
 from headwater_core.layouts.blocks import BlocksLayout
-from headwater_core.layouts.streaming import StreamingLayout
+from headwater_core.layouts.streaming import LedgerEntries, OfferResult, OffloadBudget, StreamingLayout, StreamingOffloader
 from headwater_core.layouts.streaming.stream_format import decode_stream_index
-from headwater_core.layouts.testing import Archived, OffloaderContract, OffloaderOnStore, a_run
+from headwater_core.layouts.testing import EXTRA, PARTITION, Archived, OffloaderContract, OffloaderOnStore, a_run, scanned
 from headwater_core.objectstore.directory import DirectoryStore
 from headwater_core.objectstore.s3 import S3Store
 from headwater_core.objectstore.store import ObjectStore
+from headwater_core.segments.batch_walk import headers
+from headwater_core.segments.run_scan import OpenTransaction, RunScan
 from tests.headwater_core.layouts.blocks.page_reader import read_object
 from tests.headwater_core.layouts.recompression import Recompression
 from tests.s3server import S3Server
@@ -98,6 +105,62 @@ class TestStreamingOnDirectory(StreamingKeys, OnDirectory):
 
     def held_keys(self, archived: Archived) -> list[str]:
         return [self.KEY, self.INDEX_KEY, f"{self.KEY}-meta"]
+
+
+class Handles:
+    """What a handle has written is read as what the layout has. Its entries come in three ledgers."""
+
+    def write(self, layout: Offloader, store: ObjectStore, ledgers: Sequence[LedgerEntries], scan: RunScan) -> Offloaded:
+        raise NotImplementedError
+
+    def _offload(self, layout: Offloader, store: ObjectStore, source: io.BytesIO, scan: RunScan) -> Offloaded:
+        return self.write(layout, store, in_ledgers(source.getvalue()[scan.start_position : scan.end_position]), scan)
+
+    def test_a_source_that_is_no_longer_what_was_scanned_is_noticed(self, layout: Offloader, store: ObjectStore) -> None:
+        """As far as a handle can: what it is offered is not what the offer says."""
+        run = a_run(6)
+        for at in range(3):
+            ledgers = in_ledgers(run)
+            content = cast(bytes, ledgers[at].content)
+            for now in (content[:-1], content[:70] + b"\xff" + content[71:]):
+                ledgers[at] = ledgers[at]._replace(content=now)
+                with pytest.raises((SourceChanged, CorruptData)):
+                    self.write(layout, store, ledgers, scanned(run))
+                for info in list(store.list("data/")):
+                    store.delete(info.key)
+
+
+def in_ledgers(run: bytes) -> list[LedgerEntries]:
+    found = list(headers(io.BytesIO(run), 0, len(run), where="run"))
+    cuts = sorted({0, len(found) // 3, len(found) // 2, len(found)})
+    ledgers = []
+    for first, end in pairwise(cuts):
+        start = found[first][0]
+        size_bytes = sum(header.size_bytes for _, header in found[first:end])
+        ledgers.append(LedgerEntries(found[first][1].base_offset, 0, run[start : start + size_bytes], end - first))
+    return ledgers
+
+
+class TestStreamsOnDirectory(Handles, TestStreamingOnDirectory):
+    """Parts of some batches, in which a ledger ends and the next one begins."""
+
+    @pytest.fixture
+    def layout(self) -> Offloader:
+        return StreamingLayout(30_000)
+
+    def write(self, layout: Offloader, store: ObjectStore, ledgers: Sequence[LedgerEntries], scan: RunScan) -> Offloaded:
+        part_bytes = cast(StreamingLayout, layout)._part_bytes
+        offloader = StreamingOffloader(
+            store, PARTITION, prefix=self.KEY.removesuffix(UID), fence=7, budget=OffloadBudget(64 << 20), part_bytes=part_bytes
+        )
+        open_before = (OpenTransaction(6, 2),)
+        handle = offloader.streaming_offload(UUID(UID), {}, base_offset=scan.base_offset, open_before=open_before, extra_metadata=EXTRA)
+        for each in ledgers:
+            assert handle.offer(each) is OfferResult.SUCCESS
+            while handle.send_part():
+                pass
+        handle.close()
+        return handle.offloaded()
 
 
 @pytest.mark.slow

@@ -1,23 +1,28 @@
 """The layout `chunks` over the contract of all layouts, in both variants, and what is its own."""
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from headwater_core.errors import CorruptData, NotFound, TransientError, TruncatedData, UnsupportedFormat, UsageError
-from headwater_core.layouts import Offloader
+from headwater_core.errors import CorruptData, NotFound, SourceChanged, TransientError, TruncatedData, UnsupportedFormat, UsageError
+from headwater_core.layouts import Offloaded, Offloader
 from headwater_core.layouts.chunks import ChunkSegment, SegmentPlace, SegmentState, Variant, consolidate
-from headwater_core.layouts.chunks.chunks_layout import CUT_MAX, ChunksLayout
-from headwater_core.layouts.testing import a_run, scanned
+from headwater_core.layouts.chunks.chunk_handle import ChunkHandle, CommitLimits
+from headwater_core.layouts.chunks.chunks_layout import CUT_MAX, ChunksLayout, chunk_form
+from headwater_core.layouts.chunks.flush_plan import FlushLimits
+from headwater_core.layouts.chunks.upload_pool import UploadPool
+from headwater_core.layouts.streaming import LedgerEntries, OfferResult, OffloadBudget
+from headwater_core.layouts.testing import EXTRA, PARTITION, a_run, refused, scanned
 from headwater_core.objectstore.digest import digest_of
 from headwater_core.objectstore.s3 import S3Store
 from headwater_core.objectstore.store import ObjectStore
+from headwater_core.segments.run_scan import OpenTransaction, RunScan
 from tests.headwater_core.layouts.contract import OffloaderOnBadNetwork, new_run, stored
-from tests.headwater_core.layouts.test_testing import OnDirectory, OnS3
+from tests.headwater_core.layouts.test_testing import Handles, OnDirectory, OnS3
 from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.headwater_core.objectstore.meter import MeteredStore
 from tests.s3server import S3Server
@@ -55,6 +60,49 @@ class TestAppendOnDirectory(Append, OnDirectory):
 
 class TestFixedOnDirectory(Fixed, OnDirectory):
     pass
+
+
+class ChunkHandles(Handles):
+    variant: Variant
+    limits: CommitLimits
+
+    def write(self, layout: Offloader, store: ObjectStore, ledgers: Sequence[LedgerEntries], scan: RunScan) -> Offloaded:
+        place, share = SegmentPlace("data", "commitLog", 5, self.variant), UploadPool().share(FlushLimits(1, 1000), lambda: 0)
+        form, open_before = chunk_form(PARTITION, EXTRA), (OpenTransaction(6, 2),)
+        handle = ChunkHandle(store, place, OffloadBudget(64 << 20), share, limits=self.limits, open_before=open_before, form=form)
+        for each in ledgers:
+            assert handle.offer(each) is OfferResult.SUCCESS
+            while self.variant is Variant.FIXED and handle.flush():
+                pass
+        handle.close()
+        (run,) = handle.finish()
+        return run.offloaded
+
+
+class TestAppendHandleOnDirectory(ChunkHandles, TestAppendOnDirectory):
+    """One commit: one chunk, one run."""
+
+    variant, limits = Variant.APPEND, CommitLimits(commit_bytes=64 << 20)
+
+
+class TestFixedHandleOnDirectory(ChunkHandles, TestFixedOnDirectory):
+    """Of several commits, which rewrite the chunk that is not full."""
+
+    variant, limits = Variant.FIXED, CommitLimits(commit_bytes=50_000, chunk_bytes=30_000)
+
+    @pytest.fixture
+    def layout(self) -> Offloader:
+        return ChunksLayout(self.variant)
+
+    def test_offloading_the_same_run_again_is_fine(self, layout: Offloader, store: ObjectStore) -> None:
+        """No: what is there may be another one's, and a handle has a place of its own."""
+        self.offload(layout, store)
+        refused(lambda: self.offload(layout, store), SourceChanged)
+
+    def test_extra_metadata_is_there_for_people(self, layout: Offloader, store: ObjectStore) -> None:
+        """Not in chunks that are rewritten."""
+        assert layout.preserves_batches
+        assert dict(store.read_into(self.offload(layout, store).stored.key, memoryview(bytearray(1)), start=0)) == {}
 
 
 @pytest.mark.slow
