@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import re
 import signal
 import subprocess
@@ -112,9 +113,10 @@ class Agent:
 
     disk_mib  its data directory lies on a disk of its own that is so large: see OWN_DISK
     defect    a file: see tests.peers.defective
+    is_plain  file modes hold for it, as for a service's user, though root starts it
     """
 
-    def __init__(self, headwater: Headwater, disk_mib: int = 0, *, defect: Path | None = None) -> None:
+    def __init__(self, headwater: Headwater, disk_mib: int = 0, *, defect: Path | None = None, is_plain: bool = False) -> None:
         self.headwater, self.output, self._has_own_disk = headwater, headwater.file.with_name("agent.out"), disk_mib > 0
         own_disk: list[str] = []
         if disk_mib:
@@ -122,7 +124,8 @@ class Agent:
             data_dir.mkdir(exist_ok=True)
             own_disk = ["unshare", "-rm", "sh", "-c", OWN_DISK, str(data_dir), f"{disk_mib}m"]
         program = ["-m", "tests.peers.defective", str(defect)] if defect else ["-c", "from headwater.cli import main; main()"]
-        command = [*own_disk, sys.executable, *program, "--config", str(headwater.file), "agent"]
+        plain = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if is_plain and os.geteuid() == 0 else []
+        command = [*plain, *own_disk, sys.executable, *program, "--config", str(headwater.file), "agent"]
         with self.output.open("ab") as output:
             self._process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
 

@@ -50,13 +50,24 @@ class View:
     @contextmanager
     def damaged(self) -> Iterator[None]:
         """Every byte of its segments; the broker's own files are as they were."""
-        here, aside = self.root / f"{TOPIC}-0", self.root.with_name("damaged")
+        with self._copied() as aside:
+            for segment in aside.glob("*.log"):
+                segment.write_bytes(b"\xff" * segment.stat().st_size)
+            yield
+
+    @contextmanager
+    def forbidden(self) -> Iterator[None]:
+        with self._copied() as aside, forbidden(aside):
+            yield
+
+    @contextmanager
+    def _copied(self) -> Iterator[Path]:
+        """Instead of the broker's own, which works on."""
+        here, aside = self.root / f"{TOPIC}-0", self.root.with_name("copied")
         shutil.copytree(self._log_dir / here.name, aside)
-        for segment in aside.glob("*.log"):
-            segment.write_bytes(b"\xff" * segment.stat().st_size)
         here.unlink()
         here.symlink_to(aside)
-        yield
+        yield aside
         here.unlink()
         here.symlink_to(self._log_dir / here.name)
         shutil.rmtree(aside)
@@ -68,6 +79,14 @@ def moved(path: Path) -> Iterator[None]:
     path.rename(aside)
     yield
     aside.rename(path)
+
+
+@contextmanager
+def forbidden(path: Path) -> Iterator[None]:
+    mode = path.stat().st_mode
+    path.chmod(0)
+    yield
+    path.chmod(mode)
 
 
 @contextmanager
@@ -115,7 +134,7 @@ def test_first_falls_back_and_only_never_does_beside_a_live_broker(tmp_path: Pat
             assert done.returncode == 0, done.stderr
             return done.stdout
 
-        with Agent(headwater) as agent:
+        with Agent(headwater, is_plain=True) as agent:
             address = agent.address()
             host, _, port = address.rpartition(":")
             agent.caught_up({(TOPIC, 0): len(written)})
@@ -134,8 +153,8 @@ def test_first_falls_back_and_only_never_does_beside_a_live_broker(tmp_path: Pat
                 return True
 
             bucket = headwater.bucket
-            local: tuple[Breakage, ...] = (view.gone, view.damaged)
-            archive: tuple[Breakage, ...] = (lambda: moved(bucket), lambda: damaged(bucket / "data"))
+            local: tuple[Breakage, ...] = (view.gone, view.damaged, view.forbidden)
+            archive: tuple[Breakage, ...] = (lambda: moved(bucket), lambda: damaged(bucket / "data"), lambda: forbidden(bucket))
             for each in ReadPriority:
                 verb("namespaces", "--set-tiered-read-priority", "acme/orders", each.name)
                 assert is_read(), f"{each}: nothing is broken"
