@@ -316,7 +316,8 @@ class ChunkHandle:
 
     def _add(self, commit: _Commit, content: memoryview) -> None:
         reached = self.committed_bytes  # some of it may be there since an attempt that failed
-        self._pace(commit.position + commit.size_bytes - reached)
+        rewritten = max(reached, commit.position) % self._limits.chunk_bytes if self._is_cut else 0
+        self._pace(commit.position + commit.size_bytes - reached + rewritten)
         missing = content[max(reached - commit.position, 0) :]
         before = self._read if self._is_cut else None
         end = self._segment.commit0(max(reached, commit.position), missing, before=before, apply=self._apply)

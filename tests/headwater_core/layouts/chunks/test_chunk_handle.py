@@ -3,7 +3,7 @@
 import gc
 import io
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -48,11 +48,17 @@ def fd(tmp_path: Path) -> Iterator[int]:
 
 
 def a_handle(
-    store: ObjectStore, variant: Variant, *, budget: OffloadBudget | None = None, pool: UploadPool | None = None, size_bytes: int = 1
+    store: ObjectStore,
+    variant: Variant,
+    *,
+    budget: OffloadBudget | None = None,
+    pool: UploadPool | None = None,
+    size_bytes: int = 1,
+    pace: Callable[[int], object] = lambda size_bytes: None,
 ) -> ChunkHandle:
-    pool = pool or UploadPool()
+    share = (pool or UploadPool()).share(FlushLimits(size_bytes, 1000), lambda: 0)
     place = SegmentPlace(QUEUE, "commitLog", 5, variant)
-    return ChunkHandle(store, place, budget or OffloadBudget(1 << 20), pool.share(FlushLimits(size_bytes, 1000), lambda: 0), limits=LIMITS)
+    return ChunkHandle(store, place, budget or OffloadBudget(1 << 20), share, limits=LIMITS, pace=pace)
 
 
 def entries(fd: int, first: int, count: int) -> LedgerEntries:
@@ -102,6 +108,22 @@ def test_each_flush_is_one_commit_and_the_end_says_what_the_segment_holds(fd: in
         assert [run.key.rpartition("-")[2] for run in runs][:1] == ["0"]
         assert len(runs) > 3, "one for each flush, at least"
         assert handle.finish() is runs
+
+
+@VARIANTS
+def test_the_pace_counts_what_is_sent_again(fd: int, variant: Variant) -> None:
+    """Each commit of the fixed variant sends all of its last chunk that is there already."""
+    metered, paced = MeteredStore(MemoryStore()), list[int]()
+    handle = a_handle(metered, variant, pace=paced.append)
+    for first in range(0, len(BATCHES), 5):
+        assert handle.offer(entries(fd, first, min(5, len(BATCHES) - first))) is OfferResult.SUCCESS
+        before, reached = metered.bytes_written, handle.committed_bytes
+        assert handle.flush()
+        added = handle.committed_bytes - reached
+        again = reached % LIMITS.chunk_bytes if variant is Variant.FIXED else 0
+        assert paced == [added + again]
+        sent = paced.pop()
+        assert variant is Variant.APPEND or metered.bytes_written - before == sent, "beside a chunk that is appended goes its index"
 
 
 @VARIANTS
