@@ -38,8 +38,10 @@ COLUMNS = (
 def pending(config: "Config", selection: str | None, remove: bool, yes: bool, form: str) -> None:
     """List what streaming offload has not finished.
 
-    assigned is being written, or will be; failed is written again under another name; left is in the bucket and nothing lists it. Nothing
-    of all that is part of the archive. With --remove what is left is deleted once it has been so for archival.reader_lease (24 h).
+    assigned is being written, or will be: an object, or with layout = "chunks" a segment, whose chunks so far are counted; failed is
+    written again under another name; left is an object that is in the bucket and nothing lists. Nothing of all that is part of the
+    archive. Chunks that are left are not shown: their names do not say of which topic they are, if several had the same name.
+    With --remove all that is left, chunks too, is deleted once it has been so for archival.reader_lease (24 h).
 
     \b
     Example:
