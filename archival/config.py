@@ -7,7 +7,7 @@ from headwater_core.errors import UsageError
 from headwater_core.layouts import LAYOUT_NAMES, Offloader, open_layout
 from headwater_core.layouts.chunks import CHUNK_BYTES, Variant
 from headwater_core.layouts.chunks.chunk_handle import COMMIT_BYTES
-from headwater_core.layouts.chunks.chunks_layout import SENDERS, ChunksLayout
+from headwater_core.layouts.chunks.chunks_layout import ChunksLayout
 from headwater_core.layouts.chunks.upload_pool import POOL_BYTES
 
 UPLOAD_BYTES_PER_S_MIN = 1 << 20  # with less, 64 uploads in turn would let a server wait for longer than the 20 s after which S3 gives up
@@ -16,6 +16,7 @@ DAY_S = 24 * 3600
 GC_INTERVAL_S_MIN = 60  # a round lists what it looks at
 SNAPSHOT_INTERVAL_S_MIN = 60
 MERGE_BYTES_MIN = 4 << 10
+CHUNK_SENDERS_MAX = 64
 CHUNK_BYTES_MIN, CHUNK_BYTES_MAX = 4 << 10, 64 << 20  # a chunk is held while it is sent
 OFFLOAD_BUFFER_BYTES_MIN = 1 << 20
 FOLLOW_S_MIN, FOLLOW_S_MAX = 0.5, 10.0
@@ -66,7 +67,7 @@ class ArchivalConfig:
     chunk_variant   of "chunks": "append", an object for each run, of which several make a segment; "fixed", objects of one size, and a run
                     is a segment
     chunk_bytes     of the fixed variant: how long its chunks are, but a segment's last
-    chunks_in_flight  of the fixed variant: so many of one run are sent at once
+    chunks_in_flight  of the fixed variant: so many of one run are sent at once; None: as many as one commit has, see `chunk_senders`
     chunk_commit_bytes  streaming offload in the layout "chunks": a queue's buffer becomes chunks when it has so many
     chunk_commit_age_s  or when its first byte has waited so long
     chunk_pool_bytes  of all queues' buffers together: with so many the largest become chunks, until half of it is left. The bytes lie
@@ -103,7 +104,7 @@ class ArchivalConfig:
     layout: str = "segment"
     chunk_variant: Variant = Variant.APPEND
     chunk_bytes: int = CHUNK_BYTES
-    chunks_in_flight: int = SENDERS
+    chunks_in_flight: int | None = None
     chunk_commit_bytes: int = COMMIT_BYTES
     chunk_commit_age_s: float = 30.0
     chunk_pool_bytes: int = POOL_BYTES
@@ -143,8 +144,8 @@ class ArchivalConfig:
                 f"archival: chunk_commit_age {self.chunk_commit_age_s:g} s, chunk_pool_bytes {self.chunk_pool_bytes}; more than 0 s, and "
                 f"at least {CHUNK_BYTES_MIN}"
             )
-        if not 1 <= self.chunks_in_flight <= 64:
-            raise UsageError(f"archival.chunks_in_flight is {self.chunks_in_flight}; 1 to 64")
+        if self.chunks_in_flight is not None and not 1 <= self.chunks_in_flight <= CHUNK_SENDERS_MAX:
+            raise UsageError(f"archival.chunks_in_flight is {self.chunks_in_flight}; 1 to {CHUNK_SENDERS_MAX}")
         if self.offload_buffer_bytes < OFFLOAD_BUFFER_BYTES_MIN:
             raise UsageError(f"archival.offload_buffer_bytes is {self.offload_buffer_bytes}; at least {OFFLOAD_BUFFER_BYTES_MIN}")
         for name, consent in (("begin_anew_epoch", self.begin_anew_epoch), ("stale_keys_below", self.stale_keys_below)):
@@ -186,7 +187,12 @@ class ArchivalConfig:
         """What writes such runs."""
         if self.run_layout != ChunksLayout.name:
             return open_layout(self.run_layout)
-        return ChunksLayout(self.chunk_variant, self.chunk_bytes, segment_bytes=self.max_segment_bytes, senders=self.chunks_in_flight)
+        return ChunksLayout(self.chunk_variant, self.chunk_bytes, segment_bytes=self.max_segment_bytes, senders=self.chunk_senders)
+
+    @property
+    def chunk_senders(self) -> int:
+        """As many chunks as are sent at once: by default one thread for each chunk of a commit, as RocketMQ's proposal has it."""
+        return self.chunks_in_flight or min(max(self.chunk_commit_bytes // self.chunk_bytes, 1), CHUNK_SENDERS_MAX)
 
     @property
     def follow_s(self) -> float:

@@ -550,7 +550,7 @@ class ArchiverFleet:
         before = archiver.head
         member.obstacle = member.rest = None
         self.look_before_work()
-        self._budget.bytes_max = self.settings().offload_buffer_bytes
+        self._budget.bytes_max, self.pool.bytes_max = self.settings().offload_buffer_bytes, self.settings().chunk_pool_bytes
         policy = self._policy_now(log, policy_for)
         interest = _Interest(self, archiver, log, policy_for, watch)
         is_idle, was_worked_on = False, log.partition in self._worked_on

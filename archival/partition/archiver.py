@@ -346,6 +346,8 @@ class PartitionArchiver:
             self._streams.stop(policy.off, is_paused=policy.is_paused)
             return Outcome(action="idle", reason=policy.off, is_last=True)
         self._held.load()
+        if self._chunk_names is not None:
+            self._chunk_names.limit(policy.segment_bytes)
         policy = self._streams.follow(self.head, log, policy)
         if self.head:
             self._announcer.announce(self.head)

@@ -69,6 +69,11 @@ class ChunkNames:
         """One chunk is one run in the append variant alone."""
         return self.limits.variant is Variant.APPEND
 
+    def limit(self, segment_bytes: int | None) -> None:
+        """From now on no chunk is added that makes a segment larger; None: as before."""
+        if segment_bytes is not None:
+            self.limits = self.limits._replace(segment_bytes=segment_bytes)
+
     def queue(self, fence: int) -> str:
         partition = self._partition
         return chunk_keys.queue(partition.cluster_id, self._node, fence, partition.topic_partition)

@@ -76,6 +76,7 @@ class Policy:
     gap_reason        why the log may lack what was not archived in time; "" where nobody knows
     merge_bytes       small neighbours become objects of up to this size; 0: nothing is merged
     min_saved_percent  what is archived of a compacted log is replaced when that saves so much of it; None: not for that
+    segment_bytes     no chunk is added that makes a segment larger (layout `chunks`); None: as the archiver was made
     stream            what is committed goes into objects that are written while they fill; None: segments go one by one. With a bound
                       only what that lets go does, and no more: see `stream_limits`
     triggers          what sealed segments wait for; None: they go at once, and what is streamed while it is written
@@ -97,6 +98,7 @@ class Policy:
     triggers: Triggers | None = None
     bound: TriggerBound | None = None
     stream: StreamLimits | None = None
+    segment_bytes: int | None = None
 
     def __post_init__(self) -> None:
         if any(each is not None and each < 0 for each in (self.tail_after_ms, self.end, self.begin_anew_epoch, self.stale_keys_below)):
@@ -136,7 +138,7 @@ class Policy:
             triggers = Triggers(after_ms, settings.offload_when_local_exceeds)
         stream = None
         if settings.offload is OffloadMode.STREAMING:
-            limits = CommitLimits(settings.chunk_commit_bytes, settings.chunk_bytes, settings.chunks_in_flight)
+            limits = CommitLimits(settings.chunk_commit_bytes, settings.chunk_bytes, settings.chunk_senders)
             chunks = ChunkCommits(settings.chunk_variant, limits, int(settings.chunk_commit_age_s * 1000))
             stream = StreamLimits(
                 settings.max_segment_bytes,
@@ -149,6 +151,7 @@ class Policy:
         may = settings.archive is ArchiveMode.AUTO or (settings.archive is ArchiveMode.MANUAL and (requested or triggers is not None))
         return cls(
             stream=stream,
+            segment_bytes=settings.max_segment_bytes,
             off="" if may else f"archive = {settings.archive.value}",
             triggers=triggers,
             tail_after_ms=settings.seal_timeout_s * 1000,

@@ -48,7 +48,7 @@ class TopicRules(msgspec.Struct, frozen=True, kw_only=True):
             layout=archival.layout,
             chunk_variant=archival.chunk_variant.value,
             chunk_bytes=archival.chunk_bytes,
-            chunks_in_flight=archival.chunks_in_flight,
+            chunks_in_flight=archival.chunk_senders,
             chunk_commit_bytes=archival.chunk_commit_bytes,
             chunk_commit_age_s=archival.chunk_commit_age_s,
             offload=archival.offload.value,

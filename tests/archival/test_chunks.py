@@ -71,7 +71,7 @@ class Bench:
         self.agent = Agent(root / "log", store or MemoryStore(clock), clock=clock, owned=False, partition=partition, offloader=offloader)
         sightings = Sightings(root / "sightings", clock)
         self.collector = Collector(store=self.agent.store, sightings=sightings, clock=clock, writer="agent-a")
-        self.written, self.end = b"", 0
+        self.written, self.end, self.policy = b"", 0, TAILS
 
     def write(self, *ends: int) -> None:
         """Batches up to each of these offsets, archived one after the other from one open segment."""
@@ -82,7 +82,7 @@ class Bench:
             self.directory.append(0, batches)
             self.directory.high_watermark(end)
             self.written, self.end = self.written + batches, end
-            self.agent.run(TAILS)
+            self.agent.run(self.policy)
 
     def restart(self, offloader: Offloader | None = None) -> None:
         uids = self.agent.uids
@@ -122,6 +122,22 @@ def test_each_step_adds_a_chunk_until_the_segment_is_full(tmp_path: Path) -> Non
     assert names(bench.agent.store) == named_by(bench.agent)
     assert may_have_chunks(bench.agent.head)
     bench.check()
+
+
+def test_how_long_a_segment_may_get_may_change_while_it_is_written(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, append(3 * BATCH_BYTES))
+    bench.write(1, 2)
+    bench.policy = replace(TAILS, segment_bytes=2 * BATCH_BYTES)
+    bench.write(3)
+    bench.policy = replace(TAILS, segment_bytes=9 * BATCH_BYTES)
+    bench.write(7, 9)
+    assert bench.keys() == [
+        f"{QUEUE}/seg-0/chunk-0",
+        f"{QUEUE}/seg-0/chunk-{BATCH_BYTES}",
+        f"{QUEUE}/seg-2/chunk-0",
+        f"{QUEUE}/seg-2/chunk-{BATCH_BYTES}",
+        f"{QUEUE}/seg-2/chunk-{5 * BATCH_BYTES}",
+    ]
 
 
 def test_after_a_restart_the_segment_is_continued(tmp_path: Path) -> None:

@@ -147,6 +147,14 @@ def test_a_topic_that_is_switched_off_returns_what_its_open_objects_held(tmp_pat
     assert bench.turns() == 0, "nothing has to be looked at"
 
 
+def test_the_limits_of_what_gathers_may_change_while_the_agent_runs(tmp_path: Path) -> None:
+    bench = streaming_bench(tmp_path, partitions=1)
+    bench.settings = replace(bench.settings, offload_buffer_bytes=3 << 20, chunk_pool_bytes=5 << 20)
+    bench.clock.advance(60_000)
+    bench.turns()
+    assert (bench.fleet.offload_buffer.bytes_max, bench.fleet.pool.bytes_max) == (3 << 20, 5 << 20)
+
+
 def test_of_streaming_partitions_those_with_nothing_open_are_looked_at_seldom(tmp_path: Path) -> None:
     bench = streaming_bench(tmp_path, partitions=3)
     for _ in range(11):

@@ -185,6 +185,10 @@ s3ChunkSize = 8388608
     plain, small, big = (config.archival_for(topic) for topic in ("other", "team-a.small", "team-a.big"))
     assert [each.offloader.name for each in (plain, small, big)] == ["segment", "chunks", "chunks"]
     assert (small.chunk_variant, big.chunk_variant, big.chunk_bytes, big.chunks_in_flight) == (Variant.APPEND, Variant.FIXED, 8 << 20, 7)
+    assert (plain.chunks_in_flight, plain.chunk_senders) == (7, 7)
+    for chunk, commit, senders in (("4MiB", "8MiB", 2), ("8MiB", "4MiB", 1), ("4KiB", "64MiB", 64), ("1MiB", "6MiB", 6)):
+        default = from_toml(tmp_path, f"[archival]\nchunk_bytes = '{chunk}'\nchunk_commit_bytes = '{commit}'\noffload = 'streaming'\n")
+        assert default.archival.chunk_senders == senders, "one for each chunk of a commit"
     offloader = big.offloader
     assert isinstance(offloader, ChunksLayout)
     assert (offloader.variant, offloader.segment_bytes) == (Variant.FIXED, big.max_segment_bytes)
