@@ -619,12 +619,14 @@ class ArchiverFleet:
         log = self.logs.look(place)
         with self._members.in_hand(log.partition) as member:
             archiver = self._members.archiver(member, log.partition)
-            permit = UploadPermit(self._rate, _Interest(self, archiver, log, policy_for, watch).lost, self._equipment.wait)
+            interest = _Interest(self, archiver, log, policy_for, watch)
+            steady = UploadPermit(self._rate, interest.lost, self._equipment.wait)
+            permit = UploadPermit(self._rate, lambda: watch.waits() or interest.lost(), self._equipment.wait)
             is_older = member.older_s is not None and self.clock.monotonic_s() >= member.older_s
             passed = member.older_to if is_older else member.merged_to
             is_idle = False
             try:
-                outcome = archiver.merge(self._policy_now(log, policy_for), passed=passed, pace=permit, check=permit.check)
+                outcome = archiver.merge(self._policy_now(log, policy_for), passed=passed, pace=permit, check=permit.check, steady=steady)
                 is_idle = not (outcome.merged or outcome.more or outcome.comes_first)
             finally:
                 if not is_idle:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from dataclasses import replace as dataclass_replace
+from functools import partial
 from itertools import chain
 from tempfile import TemporaryFile
 
@@ -56,7 +57,7 @@ from headwater_core.files import disk_errors
 from headwater_core.layouts import Offloader, open_layout
 from headwater_core.layouts.chunks.upload_pool import UploadPool
 from headwater_core.layouts.streaming import OffloadBudget
-from headwater_core.objectstore.store import ObjectStore
+from headwater_core.objectstore.store import ObjectStore, Pace, at_once
 from headwater_core.partition import PartitionId
 from headwater_core.segments.local_log import LocalLog
 from manifests import chunk_keys
@@ -313,18 +314,21 @@ class PartitionArchiver:
         passed: int | None = None,
         pace: Callable[[int], object] | None = None,
         check: Callable[[], object] = lambda: None,
+        steady: Pace = at_once,
     ) -> MergeOutcome:
         """Let small neighbours become one object, with at most one commit, when nothing is to be archived. Safe to repeat after any crash.
 
         passed  of an earlier merge; None: begin with what the head lists itself, so that no page is read
         check   is called before each piece that is read; what it raises ends the merge
+        steady  is called instead of `pace` and `check` where a merge is not to be begun again for what is to be archived: while the object
+                of a full segment is made, and from its beginning on once it has been stopped STOPPED_MAX times. 0: nothing is sent
 
         Raises what `step` does.
         """
         with self.lock, disk_errors(self.partition):
             self._merge_uploads.pace = pace
             try:
-                outcome = self._merge(policy, self._source.look(), passed, check)
+                outcome = self._merge(policy, self._source.look(), passed, check, steady)
                 again_in_s = self._full_segments.again_in_s if self._full_segments is not None else None
                 return dataclass_replace(outcome, again_in_s=again_in_s)
             except PlaceTaken as error:
@@ -701,7 +705,7 @@ class PartitionArchiver:
 
     # Merges
 
-    def _merge(self, policy: Policy, log: LocalLog, passed: int | None, check: Callable[[], object]) -> MergeOutcome:
+    def _merge(self, policy: Policy, log: LocalLog, passed: int | None, check: Callable[[], object], steady: Pace) -> MergeOutcome:
         if policy.off or not policy.merge_bytes or isinstance(archiving_role(log), Standby):
             return MergeOutcome(reason="nothing is merged here")
         self._held.load()
@@ -723,7 +727,7 @@ class PartitionArchiver:
         if segments is not None:
             full = segments.next(head, log.epochs, policy, passed)
             if full.group:
-                return self._consolidate(full.group, head, log, passed, check)
+                return self._consolidate(full.group, head, log, passed, check, steady)
             is_paused, is_cut_short = segments.is_paused, full.is_cut_short
             layouts = ("segment",) if is_paused else ("segment", self._layout)
             until = full.passed if is_cut_short else segments.end(head, policy)
@@ -761,17 +765,24 @@ class PartitionArchiver:
         size_bytes, entries = entry.size_bytes, len(group)
         self._log.info("runs_merged", base_offset=entry.base_offset, last_offset=entry.last_offset, size_bytes=size_bytes, entries=entries)
 
-    def _consolidate(self, group: tuple[Entry, ...], head: Head, log: LocalLog, passed: int, check: Callable[[], object]) -> MergeOutcome:
+    def _consolidate(
+        self, group: tuple[Entry, ...], head: Head, log: LocalLog, passed: int, check: Callable[[], object], steady: Pace
+    ) -> MergeOutcome:
         """Let the chunks of a full segment become one object. Where that fails they stay, and are tried again later."""
         names, segments = self._chunk_names, self._full_segments
         assert names is not None
         assert segments is not None
-        first, last = group[0], group[-1]
+        first, last, before = group[0], group[-1], head.entries.split_at(group[0].base_offset)[0]
+        if segments.is_urgent(group):
+            check = partial(steady, 0)
         milestones.reached("merge.planned")
         try:
             with disk_errors(self.partition):
-                merged = self._merger.consolidate(group, head.entries.split_at(first.base_offset)[0], names, head.fence, log, check)
-        except (Fenced, ManifestChanged, PlaceTaken, StoreGone, UploadStopped):
+                merged = self._merger.consolidate(group, before, names, head.fence, log, check, steady)
+        except UploadStopped:
+            segments.stopped(group)
+            raise
+        except (Fenced, ManifestChanged, PlaceTaken, StoreGone):
             raise
         except HeadwaterError as error:
             if isinstance(error, CorruptData) and self._held.reload():

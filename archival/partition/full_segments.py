@@ -19,6 +19,7 @@ AGAIN_MS, AGAIN_MS_MAX = 60_000, 24 * 3600 * 1000  # after the first failure, an
 
 
 _NOTHING = OFFSET_MAX, OFFSET_MAX
+STOPPED_MAX = 3  # that often is one begun again because its partition had something to archive: a busy one always has
 
 
 class _Failures(NamedTuple):
@@ -40,6 +41,7 @@ class FullSegments:
         self._names, self._now_ms = names, now_ms
         self._failed: dict[int, _Failures] = {}  # by base offset
         self._pause = _Failures()
+        self._stopped = -1, 0  # the segment that was stopped last, by its base offset, and how often in a row
         self._seen = _NOTHING  # between these offsets nothing is left but what has failed
 
     def end(self, head: Head, policy: Policy) -> int:
@@ -81,6 +83,16 @@ class FullSegments:
         self._failed[base] = self._failed.get(base, _Failures()).another(end, now_ms, str(error))
         if not isinstance(error, CorruptData):
             self._pause = self._pause.another(end, now_ms, str(error))
+
+    def stopped(self, group: Sequence[Entry]) -> None:
+        """`group` would have become one object, if something else had not come first."""
+        base, times = self._stopped
+        self._stopped = group[0].base_offset, times + 1 if base == group[0].base_offset else 1
+
+    def is_urgent(self, group: Sequence[Entry]) -> bool:
+        """Has `group` been stopped so often that it is not to be again?"""
+        base, times = self._stopped
+        return base == group[0].base_offset and times >= STOPPED_MAX
 
     def consolidated(self, group: Sequence[Entry]) -> None:
         """`group` is one object now."""

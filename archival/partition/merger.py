@@ -17,6 +17,7 @@ from archival.partition.uploads import Uploads
 from archival.plan.merge_plan import merged_displacement
 from headwater_core.errors import CorruptData, HeadwaterError, UploadStopped
 from headwater_core.objectstore.digest import Digest, digest_of
+from headwater_core.objectstore.store import Pace
 from headwater_core.segments.index_hints import hint_by_offset
 from headwater_core.segments.local_log import LocalLog, LocalSegment
 from headwater_core.segments.run_scan import RunScan, scan_run
@@ -75,10 +76,19 @@ class Merger:
         return Merged(entry=entry, local_bytes=local_bytes)
 
     def consolidate(
-        self, group: tuple[Entry, ...], before: EntryTree, names: ChunkNames, fence: int, log: LocalLog, check: Callable[[], object]
+        self,
+        group: tuple[Entry, ...],
+        before: EntryTree,
+        names: ChunkNames,
+        fence: int,
+        log: LocalLog,
+        check: Callable[[], object],
+        pace: Pace,
     ) -> Merged:
         """One entry for `group`, the chunks of a full segment; its object is confirmed, and nothing lists it yet. The store copies the
         chunks where it can; their bytes are read to index them as one run, but where they are one already.
+
+        pace  of what is sent: see ObjectStore.join; `check` is called before that alone
 
         Raises PlaceTaken when something else has its name, CorruptData when what is archived is not what the head says, and what the store
         and the disk raise.
@@ -103,7 +113,7 @@ class Merger:
             )
         check()
         name = names.consolidated(chunk_keys.named(first.key).place, fence)
-        self._uploads.join(name.key, group, digest, index, names)
+        self._uploads.join(name.key, group, digest, index, names, pace)
         return Merged(
             entry=replace(
                 entry,

@@ -16,7 +16,7 @@ from headwater_core.layouts.chunks.consolidation import join_confirmed
 from headwater_core.objectstore.confirmed_put import put_confirmed
 from headwater_core.objectstore.digest import digest_in_store, digest_of
 from headwater_core.objectstore.paced_file import paced
-from headwater_core.objectstore.store import ObjectRange, ObjectStore
+from headwater_core.objectstore.store import ObjectRange, ObjectStore, Pace
 from headwater_core.partition import PartitionId
 from headwater_core.segments.run_scan import RunScan, scan_run
 from headwater_core.segments.runindex import encode_index
@@ -132,12 +132,13 @@ class Uploads:
         self._has_shorter, self._begun = True, dataclass_replace(begun, end=shorter.next_offset, cover_end=None)
         return True
 
-    def join(self, key: str, chunks: Sequence[Entry], digest: str, index: bytes, names: RunNames) -> None:
+    def join(self, key: str, chunks: Sequence[Entry], digest: str, index: bytes, names: RunNames, pace: Pace) -> None:
         """Create the object that the chunks of a segment become, and its index; both are confirmed when this returns. Where something else
-        is there, `names` knows it then, and SourceChanged is raised."""
+        is there, `names` knows it then, and SourceChanged is raised. pace: see ObjectStore.join"""
         objects = [each for entry in chunks for each in open_layout(entry.layout).data_objects(entry)]
         try:
-            join_confirmed(self._store, key, [ObjectRange(each, 0, size_bytes) for each, size_bytes in objects], digest, self.metadata)
+            ranges = [ObjectRange(each, 0, size_bytes) for each, size_bytes in objects]
+            join_confirmed(self._store, key, ranges, digest, self.metadata, pace)
             put_confirmed(self._store, keys.index(key), io.BytesIO(index), len(index), digest_of(index))
         except SourceChanged:
             names.spoil(key)

@@ -206,16 +206,16 @@ class Scheduler:
             self._in_hand[place] = StepWatch(self._clock, lambda: self._ending)
         elif (place := self._merges.take(now_s, waits)) is not None:
             self._merging.add(place)
-            self._in_hand[place] = StepWatch(self._clock, partial(self._comes_first, place))
+            self._in_hand[place] = StepWatch(self._clock, lambda: self._ending, partial(self._comes_first, place))
         return place
 
     def _comes_first(self, place: TopicPartition) -> str:
-        """Why the merge of `place` has to end; "" while nothing waits for it."""
+        """What the merge of `place` is in the way of; "" while that is nothing."""
         with self._changed:
             is_full = len(self._in_hand) >= self._settings().uploads_in_flight
             if self._queue.is_due(place) or (is_full and self._queue.wait_s(self._clock.monotonic_s()) == 0):
                 return "something is to be archived"
-        return self._ending
+        return ""
 
     def _directory(self, place: TopicPartition) -> Path | None:
         """Its log directory; None for one that no listing has had yet."""

@@ -45,8 +45,10 @@ class UploadPermit:
         self._rate, self._unwanted, self._wait = rate, unwanted, wait
 
     def __call__(self, size_bytes: int) -> None:
-        """Return when a piece of `size_bytes` may go. Raises UploadStopped."""
+        """Return when a piece of `size_bytes` may go; at once where nothing does. Raises UploadStopped."""
         self.check()
+        if not size_bytes:
+            return
         left_s = self._rate.reserve(size_bytes)
         while left_s > 0:
             self._wait(min(left_s, SLICE_S))
@@ -62,11 +64,12 @@ class UploadPermit:
 class StepWatch:
     """One step in hand, as whoever has given it out sees it.
 
-    ends  why everything in hand has to end; "" while it has not
+    ends   why everything in hand has to end; "" while it has not
+    waits  what waits for this one to end, as far as it may be begun again; "" while nothing does
     """
 
-    def __init__(self, clock: Clock, ends: Callable[[], str] = lambda: "") -> None:
-        self._clock, self.ends = clock, ends
+    def __init__(self, clock: Clock, ends: Callable[[], str] = lambda: "", waits: Callable[[], str] = lambda: "") -> None:
+        self._clock, self.ends, self.waits = clock, ends, waits
         self._moved_s = clock.monotonic_s()
 
     def moved(self) -> None:

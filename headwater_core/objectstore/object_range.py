@@ -6,7 +6,7 @@ from typing import BinaryIO, NamedTuple, cast
 
 from headwater_core.errors import CorruptData
 from headwater_core.objectstore.digest import Digest
-from headwater_core.objectstore.store import ObjectRange, ObjectStore
+from headwater_core.objectstore.store import ObjectRange, ObjectStore, Pace, at_once
 
 _WINDOW_BYTES = 1 << 20
 
@@ -62,10 +62,12 @@ class RangeSource(io.RawIOBase):
     """The bytes of ranges as a file to be read once, from the start on.
 
     digest  what all of them must have; CorruptData instead of the last bytes where they have another; "" where nothing is known
+    pace    is called with the length of each piece that was read
     """
 
-    def __init__(self, store: ObjectStore, ranges: Sequence[ObjectRange], digest: str = "") -> None:
+    def __init__(self, store: ObjectStore, ranges: Sequence[ObjectRange], digest: str = "", pace: Pace = at_once) -> None:
         super().__init__()
+        self._pace = pace
         self._store, self._wanted, self._found = store, digest, Digest()
         self._left = [each for each in ranges if each.size_bytes]
         self.size_bytes = sum(each.size_bytes for each in self._left)
@@ -80,6 +82,7 @@ class RangeSource(io.RawIOBase):
         first = self._left[0]
         piece = bytearray(min(first.size_bytes, _WINDOW_BYTES if size < 0 else min(size, _WINDOW_BYTES)))
         self._store.read_into(first.key, memoryview(piece), start=first.start)
+        self._pace(len(piece))
         if len(piece) == first.size_bytes:
             del self._left[0]
         else:

@@ -32,6 +32,13 @@ class ObjectInfo:
             raise ValueError(f"object {self.key!r} of {self.size_bytes} bytes")
 
 
+Pace = Callable[[int], object]
+
+
+def at_once(size_bytes: int) -> None:
+    """A pace that never waits."""
+
+
 @dataclass(frozen=True, slots=True)
 class UnfinishedUpload:
     """An upload that was begun and neither finished nor given up; the store keeps its bytes until it is aborted.
@@ -180,11 +187,13 @@ class ObjectStore(Protocol):
         """
         ...
 
-    def join(self, key: str, ranges: Sequence[ObjectRange], *, digest: str, form: ObjectForm = PLAIN) -> None:
+    def join(self, key: str, ranges: Sequence[ObjectRange], *, digest: str, form: ObjectForm = PLAIN, pace: Pace = at_once) -> None:
         """Create `key` from ranges of other objects, one after the other: copied by the store where it can, else read and sent.
 
         digest  what all of them have together
         form    its parts are of no meaning
+        pace    is called before what is read is sent, with its length, and with 0 before the store copies; what it raises, a
+                HeadwaterError, ends the join, and nothing was created
 
         Raises AlreadyExists; NotFound and TruncatedData for a range that is not there, CorruptData where they have another digest; then
         nothing was created, as far as the store compares: the caller does, too.

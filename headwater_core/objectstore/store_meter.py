@@ -19,7 +19,9 @@ from headwater_core.objectstore.store import (
     ObjectInfo,
     ObjectRange,
     ObjectStore,
+    Pace,
     UnfinishedUpload,
+    at_once,
 )
 
 T = TypeVar("T")
@@ -146,9 +148,9 @@ class MeteredStore:
     def grow(self, key: str, *, metadata: Mapping[str, str] = NO_METADATA) -> GrowingObject:
         return _MeteredGrowth(self._inner.grow(key, metadata=metadata), self._call)
 
-    def join(self, key: str, ranges: Sequence[ObjectRange], *, digest: str, form: ObjectForm = PLAIN) -> None:
+    def join(self, key: str, ranges: Sequence[ObjectRange], *, digest: str, form: ObjectForm = PLAIN, pace: Pace = at_once) -> None:
         with self._call("join"):
-            self._inner.join(key, ranges, digest=digest, form=form)
+            self._inner.join(key, ranges, digest=digest, form=form, pace=pace)
 
     def create(self, key: str, document: bytes) -> str:
         with self._call("create") as call:

@@ -12,11 +12,11 @@ from archival.collection.collector import Collected, Collector
 from archival.collection.sightings import Sightings
 from archival.config import ArchivalConfig
 from archival.plan.policy import Policy
-from headwater_core.errors import DiskFull, HeadwaterError, SourceChanged, TransientError, Unauthorised, UsageError
+from headwater_core.errors import DiskFull, HeadwaterError, SourceChanged, TransientError, Unauthorised, UploadStopped, UsageError
 from headwater_core.layouts import Offloader, open_layout
 from headwater_core.layouts.chunks import Variant
 from headwater_core.layouts.chunks.chunks_layout import ChunksLayout
-from headwater_core.objectstore.store import PLAIN, ObjectForm, ObjectRange, ObjectStore
+from headwater_core.objectstore.store import PLAIN, ObjectForm, ObjectRange, ObjectStore, Pace, at_once
 from headwater_core.partition import PartitionId
 from manifests import chunk_keys, keys
 from manifests.entry import Entry
@@ -203,14 +203,14 @@ class Joining(MemoryStore):
     is_broken = False
     joins = 0
 
-    def join(self, key: str, ranges: Sequence[ObjectRange], *, digest: str, form: ObjectForm = PLAIN) -> None:
+    def join(self, key: str, ranges: Sequence[ObjectRange], *, digest: str, form: ObjectForm = PLAIN, pace: Pace = at_once) -> None:
         self.joins += 1
         if self.error is not None:
             raise self.error
         if self.is_broken:
             self.create(key, b"other bytes")
         else:
-            super().join(key, ranges, digest=digest, form=form)
+            super().join(key, ranges, digest=digest, form=form, pace=pace)
 
 
 @pytest.mark.parametrize("error", [UsageError("not here"), DiskFull("no room"), Unauthorised("no right"), TransientError("busy")])
@@ -243,6 +243,36 @@ def test_a_store_that_makes_no_object_of_chunks_keeps_no_merge_from_its_turn(tmp
     assert bench.merge() == 2
     assert ranges(agent.head.entries)[:2] == [(0, 3), (4, 6)]
     assert agent.archiver.merge_trouble == ""
+    bench.check()
+
+
+def stop(_: int = 0) -> None:
+    raise UploadStopped("something comes first")
+
+
+def test_a_segment_becomes_one_object_at_the_pace_of_uploads_and_ends_with_the_agent(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, append(3 * BATCH_BYTES))
+    bench.write(1, 2, 3, 5)
+    archiver, before = bench.agent.archiver, bench.keys()
+    with pytest.raises(UploadStopped):
+        archiver.merge(TAILS, steady=stop)
+    assert bench.keys() == before
+    assert f"{QUEUE}/seg-0/segment" not in names(bench.agent.store)
+    paced = list[int]()
+    assert archiver.merge(TAILS, steady=paced.append).merged
+    assert sum(paced) == 3 * BATCH_BYTES
+    assert not archiver.merge_trouble
+
+
+def test_a_partition_that_always_has_something_to_archive_gets_its_segments_consolidated_even_so(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, append(3 * BATCH_BYTES))
+    bench.write(1, 2, 3, 5)
+    for _ in range(3):
+        with pytest.raises(UploadStopped):
+            bench.agent.archiver.merge(TAILS, check=stop, pace=stop)
+    with pytest.raises(UploadStopped):
+        bench.agent.archiver.merge(TAILS, check=stop, pace=stop, steady=stop)
+    assert bench.agent.archiver.merge(TAILS, check=stop, pace=stop).merged
     bench.check()
 
 

@@ -921,10 +921,11 @@ def test_a_merge_gives_its_place_to_what_would_have_to_wait(bench: Bench) -> Non
     merge = bench.fleet.merge
 
     def watched(place: TopicPartition, policy_for: PolicyFor, watch: StepWatch) -> MergeTurn:
-        seen.append(watch.ends())
+        seen.append(watch.waits())
         bench.broker.roll("soup", 1 - place.partition)
         bench.scheduler.add([TopicPartition("soup", 1 - place.partition)])
-        seen.append(watch.ends())
+        seen.append(watch.waits())
+        assert not watch.ends()
         return merge(place, policy_for, watch)
 
     bench.fleet.merge = watched  # type: ignore[method-assign]

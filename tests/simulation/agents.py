@@ -52,7 +52,9 @@ from headwater_core.objectstore.store import (
     ObjectForm,
     ObjectInfo,
     ObjectRange,
+    Pace,
     UnfinishedUpload,
+    at_once,
     put_each,
 )
 from headwater_core.objectstore.store_meter import MeteredStore, StoreMeter
@@ -575,8 +577,8 @@ class PausingStore:
     def grow(self, key: str, *, metadata: Mapping[str, str] = NO_METADATA) -> GrowingObject:
         return _PausingGrowth(self._paused, self._inner.grow(key, metadata=metadata))
 
-    def join(self, key: str, ranges: Sequence[ObjectRange], *, digest: str, form: ObjectForm = PLAIN) -> None:
-        self._paused("join", lambda: self._inner.join(key, ranges, digest=digest, form=form))
+    def join(self, key: str, ranges: Sequence[ObjectRange], *, digest: str, form: ObjectForm = PLAIN, pace: Pace = at_once) -> None:
+        self._paused("join", lambda: self._inner.join(key, ranges, digest=digest, form=form, pace=pace))
 
     def create(self, key: str, document: bytes) -> str:
         return self._paused("create", lambda: self._inner.create(key, document))

@@ -8,7 +8,7 @@ from headwater_core.layouts.chunks.chunk_finder import BYTES_NAME, CRC_NAME, fin
 from headwater_core.layouts.chunks.chunk_map import SegmentMap, SegmentState, Tile
 from headwater_core.layouts.chunks.chunk_names import SegmentPlace
 from headwater_core.objectstore.digest import Digest, digest_in_store, value_of
-from headwater_core.objectstore.store import NO_METADATA, ObjectForm, ObjectRange, ObjectStore
+from headwater_core.objectstore.store import NO_METADATA, ObjectForm, ObjectRange, ObjectStore, Pace, at_once
 
 VERSION = "1"
 _WINDOW_BYTES = 1 << 20
@@ -53,13 +53,18 @@ def consolidate(store: ObjectStore, place: SegmentPlace, end: int, metadata: Map
 
 
 def join_confirmed(
-    store: ObjectStore, key: str, ranges: Sequence[ObjectRange], digest: str, metadata: Mapping[str, str] = NO_METADATA
+    store: ObjectStore,
+    key: str,
+    ranges: Sequence[ObjectRange],
+    digest: str,
+    metadata: Mapping[str, str] = NO_METADATA,
+    pace: Pace = at_once,
 ) -> None:
     """Create `key` of `ranges`, which have this digest together, copied by the store where it can; confirmed when this returns. One that is
     there already is not made again. Whoever calls it is the only one who writes the key.
 
     Raises SourceChanged when something else is there; CorruptData when the ranges have another digest, NotFound and TruncatedData for a
-    range that is not there: then nothing was created; UnknownOutcome; and what the store raises.
+    range that is not there: then nothing was created; UnknownOutcome; and what the store and `pace` raise: see ObjectStore.join.
     """
     for upload in list(store.unfinished(key)):
         if upload.key == key:
@@ -67,7 +72,7 @@ def join_confirmed(
     size_bytes = sum(each.size_bytes for each in ranges)
     own = {"headwater-chunks-version": VERSION, BYTES_NAME: str(size_bytes), CRC_NAME: digest.rpartition(":")[2]}
     try:
-        store.join(key, ranges, digest=digest, form=ObjectForm({**metadata, **own}))
+        store.join(key, ranges, digest=digest, form=ObjectForm({**metadata, **own}), pace=pace)
     except (AlreadyExists, UnknownOutcome) as error:
         try:
             store.stat(key)

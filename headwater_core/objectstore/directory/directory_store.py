@@ -57,7 +57,9 @@ from headwater_core.objectstore.store import (
     ObjectForm,
     ObjectInfo,
     ObjectRange,
+    Pace,
     UnfinishedUpload,
+    at_once,
     check_key,
     check_prefix,
 )
@@ -144,8 +146,8 @@ class DirectoryStore:
 
         return FileGrowth(check_key(key), lambda: self._private_file(key), publish, check, self._translated, lambda: self.progressed())
 
-    def join(self, key: str, ranges: Sequence[ObjectRange], *, digest: str, form: ObjectForm = PLAIN) -> None:
-        source = RangeSource(self, ranges, digest)
+    def join(self, key: str, ranges: Sequence[ObjectRange], *, digest: str, form: ObjectForm = PLAIN, pace: Pace = at_once) -> None:
+        source = RangeSource(self, ranges, digest, pace)
         self.put(key, source.as_file(), size_bytes=source.size_bytes, form=form)
 
     def create(self, key: str, document: bytes) -> str:

@@ -28,7 +28,9 @@ from headwater_core.objectstore.store import (
     ObjectForm,
     ObjectInfo,
     ObjectRange,
+    Pace,
     UnfinishedUpload,
+    at_once,
     check_key,
     check_prefix,
     put_each,
@@ -118,8 +120,8 @@ class S3Store:
     def grow(self, key: str, *, metadata: Mapping[str, str] = NO_METADATA) -> GrowingObject:
         return S3Growth(self._bucket, self._uploads, key, metadata)
 
-    def join(self, key: str, ranges: Sequence[ObjectRange], *, digest: str, form: ObjectForm = PLAIN) -> None:
-        self._copies.join(self, key, ranges, digest, form)
+    def join(self, key: str, ranges: Sequence[ObjectRange], *, digest: str, form: ObjectForm = PLAIN, pace: Pace = at_once) -> None:
+        self._copies.join(self, key, ranges, digest, form, pace)
 
     def create(self, key: str, document: bytes) -> str:
         return self._put_document(key, document, IfNoneMatch="*")

@@ -298,6 +298,12 @@ class ObjectStoreContract:
             store.join("b", whole, digest=digest_of(content[:-1] + b"?"))
         with pytest.raises((CorruptData, UsageError)):
             store.join("b", [ObjectRange("a", 5, size_bytes)], digest=digest_of(content[5:] + bytes(5)))
+
+        def stop(_: int) -> None:
+            raise UploadStopped("the agent ends")
+
+        with pytest.raises(UploadStopped):
+            store.join("b", whole, digest=digest_of(content), pace=stop)
         assert store.get("taken")[0] == b"first"
         assert sorted(info.key for info in store.list("")) == ["a", "taken"]
         assert list(store.unfinished("")) == []

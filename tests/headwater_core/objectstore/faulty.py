@@ -22,7 +22,9 @@ from headwater_core.objectstore.store import (
     ObjectInfo,
     ObjectRange,
     ObjectStore,
+    Pace,
     UnfinishedUpload,
+    at_once,
     check_prefix,
     put_each,
 )
@@ -109,8 +111,8 @@ class FaultyStore:
     def grow(self, key: str, *, metadata: Mapping[str, str] = NO_METADATA) -> GrowingObject:
         return _FaultyGrowth(self._write, self.inner.grow(key, metadata=metadata))
 
-    def join(self, key: str, ranges: Sequence[ObjectRange], *, digest: str, form: ObjectForm = PLAIN) -> None:
-        self._write("join", key, lambda: self.inner.join(key, ranges, digest=digest, form=form))
+    def join(self, key: str, ranges: Sequence[ObjectRange], *, digest: str, form: ObjectForm = PLAIN, pace: Pace = at_once) -> None:
+        self._write("join", key, lambda: self.inner.join(key, ranges, digest=digest, form=form, pace=pace))
 
     def create(self, key: str, document: bytes) -> str:
         return self._write("create", key, lambda: self.inner.create(key, document))

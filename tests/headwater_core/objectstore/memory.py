@@ -21,7 +21,9 @@ from headwater_core.objectstore.store import (
     ObjectForm,
     ObjectInfo,
     ObjectRange,
+    Pace,
     UnfinishedUpload,
+    at_once,
     check_key,
     check_prefix,
     put_each,
@@ -63,8 +65,8 @@ class MemoryStore:
         with self._lock:
             self._growing = {upload: growth for upload, growth in self._growing.items() if not upload.key.startswith(prefix)}
 
-    def join(self, key: str, ranges: Sequence[ObjectRange], *, digest: str, form: ObjectForm = PLAIN) -> None:
-        source = RangeSource(self, ranges, digest)
+    def join(self, key: str, ranges: Sequence[ObjectRange], *, digest: str, form: ObjectForm = PLAIN, pace: Pace = at_once) -> None:
+        source = RangeSource(self, ranges, digest, pace)
         self.put(key, source.as_file(), size_bytes=source.size_bytes, form=form)
 
     def create(self, key: str, document: bytes) -> str:

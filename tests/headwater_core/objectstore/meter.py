@@ -15,7 +15,9 @@ from headwater_core.objectstore.store import (
     ObjectInfo,
     ObjectRange,
     ObjectStore,
+    Pace,
     UnfinishedUpload,
+    at_once,
     put_each,
 )
 
@@ -65,9 +67,9 @@ class MeteredStore:
     def grow(self, key: str, *, metadata: Mapping[str, str] = NO_METADATA) -> GrowingObject:
         return _CountedGrowth(self, self._inner.grow(key, metadata=metadata))
 
-    def join(self, key: str, ranges: Sequence[ObjectRange], *, digest: str, form: ObjectForm = PLAIN) -> None:
+    def join(self, key: str, ranges: Sequence[ObjectRange], *, digest: str, form: ObjectForm = PLAIN, pace: Pace = at_once) -> None:
         with self._counted("join", key, 0, sum(each.size_bytes for each in ranges)):
-            self._inner.join(key, ranges, digest=digest, form=form)
+            self._inner.join(key, ranges, digest=digest, form=form, pace=pace)
 
     def create(self, key: str, document: bytes) -> str:
         with self._counted("create", key, 0, len(document)):

@@ -17,7 +17,7 @@ from headwater_core.layouts.chunks.chunk_finder import find_map
 from headwater_core.objectstore.digest import digest_of
 from headwater_core.objectstore.directory import DirectoryStore
 from headwater_core.objectstore.s3 import S3Store
-from headwater_core.objectstore.store import NO_METADATA, PLAIN, ObjectForm, ObjectInfo, ObjectRange, ObjectStore
+from headwater_core.objectstore.store import NO_METADATA, PLAIN, ObjectForm, ObjectInfo, ObjectRange, ObjectStore, Pace, at_once
 from tests.headwater_core.layouts.chunks.segment_machine import Interrupted
 from tests.headwater_core.objectstore.faulty import NO_FAULTS, Faults, FaultyStore
 from tests.headwater_core.objectstore.memory import MemoryStore
@@ -167,7 +167,7 @@ class Garbling(MemoryStore):
 
     is_killed = False
 
-    def join(self, key: str, ranges: Sequence[ObjectRange], *, digest: str, form: ObjectForm = PLAIN) -> None:
+    def join(self, key: str, ranges: Sequence[ObjectRange], *, digest: str, form: ObjectForm = PLAIN, pace: Pace = at_once) -> None:
         size_bytes = sum(each.size_bytes for each in ranges)
         self.put(key, io.BytesIO(bytes(size_bytes)), size_bytes=size_bytes, form=form)
         if self.is_killed:

@@ -18,8 +18,10 @@ def test_small_ranges_are_sent_and_large_ones_copied(store: S3Store) -> None:
     put(store, "small", small)
     whole = small + large + small
     ranges = [ObjectRange("small", 0, 1000), ObjectRange("large", 0, 2 * PART), ObjectRange("small", 0, 1000)]
-    metered = MeteredStore(store)
-    store._copies.join(metered, "whole", ranges, digest_of(whole), ObjectForm({"name": "value"}))
+    metered, paced = MeteredStore(store), list[int]()
+    store._copies.join(metered, "whole", ranges, digest_of(whole), ObjectForm({"name": "value"}), paced.append)
+    assert sum(paced) == PART + 1000, "what is sent; a copy waits for leave, and counts for nothing"
+    assert 0 in paced
     assert metered.bytes_read == 1000 + (PART - 1000) + 1000  # the first part is filled up to the least size
     assert read(store, "whole", 0, len(whole)) == whole
     assert store.stat("whole").digest == digest_of(whole)
