@@ -10,7 +10,7 @@ from headwater_core.objectstore.store import ObjectStore
 from manifests.entry import Entry
 from recovery.indexes import most_index_bytes
 from recovery.layout import index_interval_bytes
-from recovery.recovery_plan import RecoveryPlan, TopicPlan
+from recovery.recovery_plan import Forecast, RecoveryPlan, TopicPlan
 from recovery.restoration import WORKERS
 
 SAMPLE_BYTES = 4 << 20  # long enough that the first byte's delay does not decide, short enough that nobody waits for it
@@ -21,24 +21,6 @@ class TimeRange(NamedTuple):
 
     first_ms: int
     last_ms: int
-
-
-class Forecast(NamedTuple):
-    """
-    needed_bytes  on disk: segments, and at most so much for their indexes
-    free_bytes    where they are to be; None: no directory was named
-    seconds       with WORKERS downloads at a time, each as fast as the sample; None: nothing is fetched, or the sample could not be
-    bytes_per_s   of the sample
-    """
-
-    needed_bytes: int
-    free_bytes: int | None
-    seconds: float | None
-    bytes_per_s: float | None
-
-    @property
-    def has_room(self) -> bool:
-        return self.free_bytes is None or self.free_bytes >= self.needed_bytes
 
 
 def estimate(plan: RecoveryPlan, store: ObjectStore, into: Path | None, clock: Clock) -> Forecast:

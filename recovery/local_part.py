@@ -11,10 +11,10 @@ from msgspec.structs import replace
 
 from headwater_core.errors import CorruptData, UsageError
 from manifests.entry import Entry
-from manifests.entry_tree import EntryBag, EntryTree
+from manifests.entry_tree import EntryBag, EntryTree, PageReader
 from manifests.head import Head
 from manifests.page import Item, PageRef
-from recovery.recovery_plan import PRODUCER_ID_MAX, LeftInArchive, Mode, Options, RequestedEnd
+from recovery.recovery_plan import PRODUCER_ID_MAX, LeftInArchive, LostPage, Mode, Options, RequestedEnd
 
 OPEN_RUNS_MAX = 1000  # that are looked through for where an open transaction began; one that hangs may have begun any number of runs ago
 
@@ -47,6 +47,7 @@ class LocalPart(NamedTuple):
     below_retention  how many runs retention leaves out
     left             what a gateway serves, below the entries; None in `full`
     beneath          runs below the entries, in offset order, from where the oldest transaction began that is open at the end
+    lost_pages       of what was wanted; gaps among the entries
     """
 
     entries: tuple[Entry, ...]
@@ -54,6 +55,28 @@ class LocalPart(NamedTuple):
     below_retention: int
     left: LeftInArchive | None = None
     beneath: tuple[Entry, ...] = ()
+    lost_pages: tuple[LostPage, ...] = ()
+
+
+class ReadablePages:
+    """The pages of one partition, with a gap in place of each that is missing or damaged. lost: those, by base offset"""
+
+    def __init__(self, pages: PageReader) -> None:
+        self._pages = pages
+        self.lost: dict[int, LostPage] = {}
+
+    def read(self, ref: PageRef) -> tuple[Item, ...]:
+        """Raises what PageReader.read does, but CorruptData."""
+        try:
+            return self._pages.read(ref)
+        except CorruptData as error:
+            self.lost[ref.base_offset] = LostPage(base_offset=ref.base_offset, last_offset=ref.last_offset, reason=str(error))
+            return (Entry(base_offset=ref.base_offset, last_offset=ref.last_offset, gap=True),)
+
+
+def readable(tree: EntryTree) -> EntryTree:
+    """`tree`, with gaps where it cannot be read."""
+    return EntryTree(tree.items, ReadablePages(tree.pages))
 
 
 def is_internal(topic: str) -> bool:
@@ -97,25 +120,27 @@ def own_limit(configs: Mapping[str, str], name: str) -> int | None:
 
 
 def select_part(head: Head, bounds: PartBounds) -> LocalPart:
-    """The part of what `head` lists that `bounds` want. Raises what reading a page raises."""
-    tree, end = head.entries, head.next_offset
+    """The part of what `head` lists that `bounds` want. Raises what the store raises when it does not answer for a page."""
+    pages = ReadablePages(head.entries.pages)
+    tree, end = EntryTree(head.entries.items, pages), head.next_offset
     if bounds.end is not None:
         tree, end = tree.split_at(bounds.end.offset)[0], max(bounds.end.offset, head.start_offset)
     if bounds.mode == "full":
         candidates = [entry for entry in tree if entry.next_offset > head.start_offset]
     else:
-        candidates = [] if bounds.mode == "instant" else _newest(tree, bounds, head.start_offset)
+        candidates = [] if bounds.mode == "instant" else _newest(tree, pages, bounds, head.start_offset)
     dropped = _expired(candidates, bounds.before_ms, bounds.retention_bytes)
+    lost = tuple(pages.lost[each.base_offset] for each in candidates[dropped:] if each.gap and each.base_offset in pages.lost)
     kept = tuple(dropwhile(lambda entry: entry.gap, candidates[dropped:]))
     if bounds.end is not None and kept:
         end = kept[-1].next_offset
     left = None if bounds.mode == "full" else _left(tree, kept, head.start_offset)
-    return LocalPart(kept, end, dropped if left is None else 0, left, _beneath(tree, kept, head.start_offset))
+    return LocalPart(kept, end, dropped if left is None else 0, left, _beneath(tree, kept, head.start_offset), lost)
 
 
-def _newest(tree: EntryTree, bounds: PartBounds, start_offset: int) -> list[Entry]:
+def _newest(tree: EntryTree, pages: ReadablePages, bounds: PartBounds, start_offset: int) -> list[Entry]:
     """The newest entries, as far back as both limits reach."""
-    first = start_offset if bounds.keep_ms is None else _first_young(tree, bounds.keep_ms)
+    first = start_offset if bounds.keep_ms is None else _first_young(tree, pages, bounds.keep_ms)
     kept: list[Entry] = []
     size_bytes = 0
     for entry in reversed(tree):
@@ -128,8 +153,9 @@ def _newest(tree: EntryTree, bounds: PartBounds, start_offset: int) -> list[Entr
     return kept[::-1]
 
 
-def _first_young(tree: EntryTree, keep_ms: int) -> int:
-    """The base offset of the oldest entry with a record of the last `keep_ms` before the newest one; the end when no record has a time."""
+def _first_young(tree: EntryTree, pages: ReadablePages, keep_ms: int) -> int:
+    """The base offset of the oldest entry with a record of the last `keep_ms` before the newest one, or of a lost page that has one; the
+    end when no record has a time."""
     newest_ms = max((item.last_timestamp_ms for item in tree.items if item.last_timestamp_ms is not None), default=None)
     if newest_ms is None:
         return tree.next_offset if tree else 0
@@ -138,7 +164,8 @@ def _first_young(tree: EntryTree, keep_ms: int) -> int:
     def is_young(item: Item) -> bool:
         return item.last_timestamp_ms is not None and item.last_timestamp_ms >= since_ms
 
-    return next(entry.base_offset for entry in tree.where(is_young) if is_young(entry))
+    young = (each.base_offset for each in tree.where(is_young) if is_young(each) or each.base_offset in pages.lost)
+    return next(young, tree.next_offset)
 
 
 def _left(tree: EntryTree, kept: Sequence[Entry], start_offset: int) -> LeftInArchive | None:
@@ -205,8 +232,8 @@ def _below(entries: EntryBag, ref: PageRef) -> Iterable[Item]:
     try:
         return list(type(entries)((ref,), entries.pages))
     except CorruptData:
-        if ref.spans is None:
-            raise
+        if ref.spans is None and not isinstance(entries, EntryTree):
+            raise  # a dead branch; a head has followed the epochs of what is live
         return (ref,)
 
 

@@ -167,7 +167,8 @@ def without(plan: RecoveryPlan, lost_runs: Iterable[LostRun]) -> RecoveryPlan:
         ]
         kept = list(dropwhile(lambda entry: entry.gap, entries))  # a log begins with its first record
         start = max(partition.start_offset, kept[0].base_offset) if kept else partition.next_offset
-        return replace(partition, entries=tuple(kept), start_offset=start, written=())
+        pages = tuple(each for each in partition.lost_pages if each.base_offset not in bases)
+        return replace(partition, entries=tuple(kept), start_offset=start, written=(), lost_pages=pages)
 
     def text(lost: LostRun) -> str:
         [compacted] = [topic.compacted for topic in plan.topics if topic.topic == lost.topic]
@@ -309,4 +310,5 @@ def plan_partition(head: Head, bounds: PartBounds = WHOLE) -> PartitionPlan:
         end=bounds.end,
         left=part.left,
         beneath=part.beneath,
+        lost_pages=part.lost_pages,
     )

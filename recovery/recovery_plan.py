@@ -98,6 +98,18 @@ class LostRun(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.topic}:{self.partition} offsets {self.base_offset}-{self.last_offset}: {self.reason}"
 
 
+class LostPage(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of a manifest that is missing or damaged: which runs it lists between these offsets, both inclusive, nobody knows."""
+
+    base_offset: int
+    last_offset: int
+    reason: str
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.base_offset <= self.last_offset:
+            raise ValueError(f"offsets out of order: {self.base_offset} to {self.last_offset}")
+
+
 class Abort(msgspec.Struct, frozen=True, kw_only=True):
     """The marker that ends a producer's open transaction."""
 
@@ -189,6 +201,7 @@ class PartitionPlan(msgspec.Struct, frozen=True, kw_only=True):
     end              where the user lets the log end; None: with the archive
     left             what is left in the archive below the entries and a gateway serves
     beneath          the newest runs of that, as far back as a transaction began that is open at the log's end
+    lost_pages       of its manifest; gaps among the entries, once what is damaged is skipped
     """
 
     partition: int
@@ -206,6 +219,7 @@ class PartitionPlan(msgspec.Struct, frozen=True, kw_only=True):
     end: RequestedEnd | None = None
     left: LeftInArchive | None = None
     beneath: tuple[Entry, ...] = ()
+    lost_pages: tuple[LostPage, ...] = ()
 
     def __post_init__(self) -> None:
         """Partitions that a broker could not serve pass here: an archive may hold them. `check_partition` refuses them."""
@@ -325,6 +339,26 @@ class ClusterPlan(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"producer id {self.next_producer_id}")
 
 
+class Forecast(msgspec.Struct, frozen=True):
+    """What applying a plan will take.
+
+    needed_bytes  on disk: segments, and at most so much for their indexes
+    free_bytes    where they are to be; None: no directory was named
+    seconds       with as many downloads at a time as a recovery has, each as fast as the sample; None: nothing is fetched, or the sample
+                  could not be
+    bytes_per_s   of the sample
+    """
+
+    needed_bytes: int
+    free_bytes: int | None
+    seconds: float | None
+    bytes_per_s: float | None
+
+    @property
+    def has_room(self) -> bool:
+        return self.free_bytes is None or self.free_bytes >= self.needed_bytes
+
+
 class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that `apply` does, and nothing that it has to decide.
 
@@ -336,6 +370,7 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
     endings   the same, of where logs end
     cluster   None: topics alone
     cut       where each log ends, and what was brought to it; None in a plan that has not been settled
+    forecast  room and time, for people; None where nobody has measured
     """
 
     format: tuple[int, int] = FORMAT
@@ -354,6 +389,7 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
     endings: tuple[str, ...] = ()
     cluster: ClusterPlan | None = None
     cut: RecoveryCut | None = None
+    forecast: Forecast | None = None
 
     @property
     def held(self) -> tuple[HeldSetting, ...]:

@@ -6,6 +6,8 @@ committed by then is open where the log ends. Producers set timestamps, so later
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from msgspec.structs import replace
+
 from headwater_core.errors import UsageError
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.segments.batch_walk import walk
@@ -17,6 +19,7 @@ from manifests.entry_tree import EntryTree
 from manifests.head import Head
 from manifests.page import Item
 from recovery.discovery import ArchivedTopic
+from recovery.local_part import readable
 from recovery.open_transactions import DAMAGE, run_index
 from recovery.recovery_plan import Options, Place, RequestedEnd
 from recovery.runs import fetched
@@ -33,7 +36,11 @@ def find_ends(found: Sequence[ArchivedTopic], options: Options, store: ObjectSto
     Reads the archive: the run in which a log ends, indexes of runs before it, and runs after it to count. What is damaged there ends the
     log before it. Raises UsageError for an offset of a partition that is not recovered, and what the store raises.
     """
-    heads = {(topic.manifest.topic, number): head for topic in found for number, head in topic.heads.items()}
+    heads = {
+        (topic.manifest.topic, number): replace(head, entries=readable(head.entries))
+        for topic in found
+        for number, head in topic.heads.items()
+    }
     offsets = {_place_of(text): offset for text, offset in options.to_offsets.items()}
     if unknown := sorted(offsets.keys() - heads.keys()):
         raise UsageError(f"an end for {unknown[0][0]}:{unknown[0][1]}, which is not recovered")

@@ -15,7 +15,7 @@ from headwater_core.threads import ContextThreads
 from manifests.repository import ManifestRepository
 from recovery.discovery import meant_topics
 from recovery.endings import with_endings
-from recovery.local_part import bounds_of
+from recovery.local_part import bounds_of, readable
 from recovery.plan_notes import notes_of
 from recovery.planner import plan_partition, policy_of
 from recovery.recovery_plan import LostRun, PartitionPlan, Place, RecoveryPlan, TopicPlan, check_partition, check_plan
@@ -38,12 +38,25 @@ def settled(plan: RecoveryPlan, manifests: ManifestRepository, find_lost: FindLo
     """
     for _ in range(REVISIONS_MAX):
         ended, unread = with_endings(plan, manifests.store)
-        lost = find_lost(ended)
+        lost = [*_on_lost_pages(ended), *find_lost(ended)]
         again = _planned_again(plan, manifests, {*unread, *((each.topic, each.partition) for each in lost)}, now_ms)
         if not again:
             return check_plan(replace(ended, holes=tuple(lost)))
         plan = _with_partitions(plan, again)
     raise TransientError(f"the archive has replaced runs {REVISIONS_MAX} times while they were planned: run the same command again")
+
+
+def _on_lost_pages(plan: RecoveryPlan) -> Iterator[LostRun]:
+    for topic in plan.topics:
+        for partition in topic.partitions:
+            for page in partition.lost_pages:
+                yield LostRun(
+                    topic=topic.topic,
+                    partition=partition.partition,
+                    base_offset=page.base_offset,
+                    last_offset=page.last_offset,
+                    reason=page.reason,
+                )
 
 
 def _planned_again(
@@ -61,7 +74,7 @@ def _planned_again(
             identity = topic.archived_id(plan.source_cluster_id, partition.partition)
             try:
                 held = manifests.load(identity)
-                listed = {entry.key for entry in held.head.entries} if held else set()
+                listed = {entry.key for entry in readable(held.head.entries)} if held else set()
                 if held and not all(entry.key in listed for entry in (*partition.files, *partition.beneath) if not entry.gap):
                     planned = plan_partition(held.head, bounds._replace(end=partition.end))
                     epoch = max(planned.leader_epoch, partition.leader_epoch)  # a snapshot may have more

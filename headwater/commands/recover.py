@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from headwater.config import Config
     from headwater_core.control.control_log import ControlLog
     from recovery import RecoveryPlan, RecoveryReport
-    from recovery.forecast import Forecast
 
 COMMANDLINE = ParameterSource.COMMANDLINE
 TOPICS = (
@@ -283,6 +282,7 @@ def plan_cluster(config: "Config", names: None, asked: dict[str, Any], into: Pat
 
 
 def _show_plan(config: "Config", made: "RecoveryPlan", into: Path | None, form: str) -> None:
+    made = _with_forecast(config, made, into)
     if form == "table":
         _show_table(made)
     else:
@@ -290,7 +290,8 @@ def _show_plan(config: "Config", made: "RecoveryPlan", into: Path | None, form: 
 
         document = encode_plan(made)
         emit_document(document if form == "json" else b"".join(line.strip() for line in document.splitlines()) + b"\n")
-    _conclude(made, into, _say_forecast(config, made, into))
+    _say_forecast(made)
+    _conclude(made, into)
 
 
 def _show_table(made: "RecoveryPlan") -> None:
@@ -454,7 +455,9 @@ def _plan_and_apply(
     made = _plan(config, names, asked, into)
     if dry_run:
         _show_table(made) if form == "table" else emit(form, TOPICS, _planned(made))
-        _conclude(made, into, _say_forecast(config, made, into))
+        made = _with_forecast(config, made, into)
+        _say_forecast(made)
+        _conclude(made, into)
         return
     _apply(config, made, into, form, skip_damaged=skip_damaged, unrecorded=unrecorded)
 
@@ -577,26 +580,33 @@ def _plan(config: "Config", names: tuple[str, ...] | None, asked: dict[str, Any]
     return begun or recovery.plan(manifests, names, options)
 
 
-def _say_forecast(config: "Config", made: "RecoveryPlan", into: Path | None) -> "Forecast":
-    """Room, time, and which brokers start on it."""
+def _with_forecast(config: "Config", made: "RecoveryPlan", into: Path | None) -> "RecoveryPlan":
+    """With room and time, by a short download."""
+    from msgspec.structs import replace
+
     from headwater.wiring import open_bucket
     from headwater_core.clock import SystemClock
     from recovery.forecast import estimate
+
+    return replace(made, forecast=estimate(made, open_bucket(config).store, into, SystemClock()))
+
+
+def _say_forecast(made: "RecoveryPlan") -> None:
+    """Room, time, and which brokers start on it."""
     from recovery.initial_metadata import features_of
     from recovery.kafka_releases import starting_releases
     from recovery.restoration import WORKERS
 
-    found = estimate(made, open_bucket(config).store, into, SystemClock())
-    free = "" if found.free_bytes is None else f", {size_text(found.free_bytes)} are free"
-    say(f"room: {size_text(found.needed_bytes)} are needed{free}" + ("" if found.has_room else ": NOT ENOUGH"))
-    if found.seconds is not None and found.bytes_per_s is not None:
-        rate = f"{size_text(round(found.bytes_per_s))}/s each, as just measured with one"
-        say(f"time: about {duration_text(found.seconds)} to download and verify, {WORKERS} downloads at a time of {rate}")
+    if (found := made.forecast) is not None:
+        free = "" if found.free_bytes is None else f", {size_text(found.free_bytes)} are free"
+        say(f"room: {size_text(found.needed_bytes)} are needed{free}" + ("" if found.has_room else ": NOT ENOUGH"))
+        if found.seconds is not None and found.bytes_per_s is not None:
+            rate = f"{size_text(round(found.bytes_per_s))}/s each, as just measured with one"
+            say(f"time: about {duration_text(found.seconds)} to download and verify, {WORKERS} downloads at a time of {rate}")
     say(f"brokers: Kafka {starting_releases(features_of(made))} starts on it")
-    return found
 
 
-def _conclude(made: "RecoveryPlan", into: Path | None, forecast: "Forecast") -> None:
+def _conclude(made: "RecoveryPlan", into: Path | None) -> None:
     """Print notes and totals of a plan. Raises the error that applying it would end with."""
     for note in (*made.notes, *made.endings):
         say(f"note: {note}")
@@ -611,7 +621,7 @@ def _conclude(made: "RecoveryPlan", into: Path | None, forecast: "Forecast") -> 
             f"{len(made.holes)} archived runs are missing or damaged; "
             f"`headwater recover apply --skip-damaged` continues without them:{listed}"
         )
-    if not forecast.has_room:
+    if (forecast := made.forecast) is not None and not forecast.has_room:
         _say_left_out(made.left_out)
         needed, free = size_text(forecast.needed_bytes), size_text(forecast.free_bytes or 0)
         raise DiskFull(f"{into} has no room for what would be recovered: {needed} are needed, {free} are free")

@@ -451,6 +451,9 @@ def test_a_plan_says_what_it_takes(stage: Stage) -> None:
     said = [line.partition(":")[0] for line in ran.err.splitlines()]
     assert [each for each in ("room", "time", "brokers") if said.count(each) != 1] == []
     assert " are needed, " in ran.err
+    document = stage.run("recover", "plan", "topic", "--all", "--into", str(stage.root / "recovered"), "-o", "json")
+    forecast = json.loads(document.out)["forecast"]
+    assert all(forecast[name] > 0 for name in ("needed_bytes", "free_bytes", "seconds", "bytes_per_s"))
     dry = stage.run("recover", "apply", "topic", "bills", "--dry-run", "--into", str(stage.root / "recovered"), "-o", "jsonl")
     [row] = dry.rows
     assert row["first"] <= row["last"]

@@ -40,6 +40,7 @@ class DamagedBucket:
     """
     logs       as they were archived, by place
     lost       runs that are not sound any more, by key
+    unlisted   of those, what is on a lost page and not named by itself
     empty      places that come back empty
     gone       topics that do not come back at all
     listed     how many runs of a place are listed, where an older head was put back
@@ -53,6 +54,7 @@ class DamagedBucket:
         self.repository = ManifestRepository(self.store)
         self.logs: dict[Place, Log] = {}
         self.lost: set[str] = set()
+        self.unlisted: set[str] = set()
         self.empty: set[Place] = set()
         self.gone: set[str] = set()
         self.listed: dict[Place, int] = {}
@@ -213,13 +215,15 @@ class DamagedBucket:
         if not pages or place in self.listed or log.head_key in self._touched:
             return False
         key = self.random.choice(sorted(pages))
+        [ref] = [each for each in _refs(self.repository, log.identity) if each.uid in key]
         raw = self._take(key)
         if raw is None:
             return False
         self._touched.add(log.head_key)
-        changed = self._changed(raw)
-        self._put(key, changed)
-        self._empty(place)
+        self._put(key, self._changed(raw))
+        listed = [entry.key for entry, _ in log.runs if ref.base_offset <= entry.base_offset <= ref.last_offset]
+        self.lost |= {*listed}
+        self.unlisted |= {*listed[1:]}  # the page is named by where it begins
         return True
 
     def _head(self) -> bool:
@@ -354,7 +358,7 @@ class DamagedBucket:
                 yield f"{place[0]}:"
                 continue
             for entry, _ in log.runs[:listed]:
-                if entry.key in self.lost:
+                if entry.key in self.lost - self.unlisted:
                     yield f"{where} offsets {entry.base_offset}-"
             if any(info.key == entry.key for entry, _ in log.runs[listed:] for info in self.store.list(entry.key)):
                 yield f"{where} ends at offset"

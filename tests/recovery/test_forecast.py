@@ -4,8 +4,11 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from headwater_core.errors import TransientError
-from recovery.forecast import Forecast, TimeRange, estimate, time_range
+from recovery.forecast import TimeRange, estimate, time_range
+from recovery.recovery_plan import Forecast
 from recovery.restoration import WORKERS
 from tests.headwater_core.manual_clock import ManualClock
 from tests.headwater_core.objectstore.memory import MemoryStore
@@ -43,7 +46,7 @@ def test_room_and_time_are_those_of_what_comes_back(tmp_path: Path) -> None:
     assert found.free_bytes is not None
     assert abs(found.free_bytes - shutil.disk_usage(tmp_path).free) < 1 << 30
     assert found.has_room
-    assert not found._replace(free_bytes=found.needed_bytes - 1).has_room
+    assert not replace(found, free_bytes=found.needed_bytes - 1).has_room
     assert estimate(archive.plan(mode="instant"), archive.store, None, clock) == Forecast(0, None, None, None)
 
 

@@ -1,22 +1,30 @@
 """Which part of an archived partition comes back to the disk."""
 
+import re
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+import recovery
 from headwater_core.epochs import EpochStart
-from headwater_core.errors import UsageError
+from headwater_core.errors import CorruptData, UsageError, VerificationFailed
+from headwater_core.partition import PartitionId
+from headwater_core.segments.log_dirs import LogDirs
+from manifests import page_limits
 from manifests.entry import Entry
 from manifests.entry_tree import EntryTree
 from manifests.head import Head
-from manifests.page import Item, PageRef, reference
+from manifests.page import Item, PageRef, page_key, reference
+from manifests.repository import ManifestRepository
 from recovery.local_part import PartBounds, select_part
 from recovery.planner import plan_partition
 from recovery.recovery_plan import RequestedEnd, check_partition
-from tests.recovery.plans import ENTRIES, a_gap, a_head, a_topic, an_entry, bases, planned
-from tests.recovery.written_archive import Archive, plain
+from tests.manifests import trees
+from tests.recovery.plans import CLUSTER, ENTRIES, a_gap, a_head, a_topic, an_entry, bases, planned
+from tests.recovery.written_archive import Archive, batches_in, plain
 
 DIGEST = "crc64nvme:" + "0" * 16
 
@@ -27,6 +35,7 @@ class Pages:
     def __init__(self) -> None:
         self.held: dict[str, tuple[Item, ...]] = {}
         self.read_count = 0
+        self.lost = ""
 
     def page(self, items: list[Entry]) -> PageRef:
         uid = f"{len(self.held):032x}"
@@ -35,6 +44,8 @@ class Pages:
 
     def read(self, ref: PageRef) -> tuple[Item, ...]:
         self.read_count += 1
+        if ref.uid == self.lost:
+            raise CorruptData("a page", 0, "flipped")
         return self.held[ref.uid]
 
 
@@ -195,3 +206,56 @@ def test_another_name_is_another_topic_of_the_same_records() -> None:
     for wrong in ({"menu": "orders"}, {"orders": "../x"}, {"orders": "__consumer_offsets"}):
         with pytest.raises(UsageError):
             planned(archived, renames=wrong)
+
+
+@pytest.mark.parametrize("keep_ms", [1, 3, 9, 20])
+def test_a_lost_page_with_what_is_young_is_wanted_and_named(keep_ms: int) -> None:
+    pages = Pages()
+    head = paged([an_entry(at, at, first_timestamp_ms=at, last_timestamp_ms=at) for at in range(12)], pages, 2)
+    _, second, *_ = head.entries.items
+    assert isinstance(second, PageRef)
+    pages.lost = second.uid
+    part = select_part(head, PartBounds(mode="partial", keep_ms=keep_ms))
+    assert [each.base_offset for each in part.lost_pages] == ([5] if keep_ms > 1 else [])
+    assert [each.base_offset for each in part.entries if not each.gap] == [at for at in range(12) if at >= 11 - keep_ms and at // 5 != 1]
+
+
+@pytest.mark.parametrize("which", [0, -1])
+@pytest.mark.parametrize(
+    ("options", "end"),
+    [
+        ({}, 12),
+        ({"to_offsets": {"orders:0": 11}}, 11),
+        ({"to_offsets": {"orders:0": 2}}, 2),
+        ({"mode": "partial", "keep_bytes": 1 << 30}, 12),
+    ],
+)
+def test_a_lost_page_is_named_and_skipped_on_request(
+    which: int, options: dict[str, Any], end: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page_limits, "LIMITS", trees.SMALL)
+    archive = Archive()
+    archive.topic("orders", *([plain(at)] for at in range(12)))
+    archive.topic("menu", [plain(0)])
+    partition = PartitionId(CLUSTER, archive.ids["orders"], 0, "orders")
+    held = ManifestRepository(archive.store).load(partition)
+    assert held
+    lost = held.head.entries.references[which]
+    archive.store.delete(key := page_key(partition, lost))
+    plan = archive.plan(**options)
+    assert archive.plan(mode="instant").holes == ()
+    if lost.base_offset >= end:
+        assert plan.holes == ()
+        return
+    [hole] = plan.holes
+    assert (hole.base_offset, hole.last_offset, key in hole.reason) == (lost.base_offset, lost.last_offset, True)
+    with pytest.raises(VerificationFailed, match=re.escape(key)):
+        recovery.apply(plan, tmp_path, archive.store)
+    assert recovery.status(tmp_path) is None
+    report = recovery.apply(plan, tmp_path, archive.store, skip_damaged=True)
+    found = [header.base_offset for header, _ in batches_in(tmp_path / "orders-0")]
+    assert found == [at for at in range(end) if not lost.base_offset <= at <= lost.last_offset]
+    assert (len(report.left_out), len(batches_in(tmp_path / "menu-0"))) == (1, 1)
+    [log] = [each for each in LogDirs([tmp_path]).partitions() if each.partition.topic == "orders"]
+    assert log.high_watermark == end
+    assert recovery.apply(plan, tmp_path, archive.store).again

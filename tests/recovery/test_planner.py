@@ -253,8 +253,8 @@ def test_a_page_that_the_store_does_not_give_leaves_nothing_out(error: Headwater
         planned(a_topic(a_paged_head(error)), a_topic(a_head(an_entry(0, 9))))
 
 
-def test_a_partition_whose_page_is_damaged_comes_back_empty_and_the_others_whole() -> None:
+def test_a_damaged_page_is_a_gap_and_what_else_is_there_comes_back() -> None:
     plan = planned(a_topic(a_head(an_entry(0, 9)), a_paged_head(CorruptData("a page", 0, "flipped"), partition=1)))
-    assert [bases(partition) for partition in plan.topics[0].partitions] == [[0], []]
-    [left_out] = plan.left_out
-    assert left_out.startswith("orders:1 comes back empty: a page")
+    assert [bases(partition) for partition in plan.topics[0].partitions] == [[0], [10]]
+    [page] = plan.topics[0].partitions[1].lost_pages
+    assert ((page.base_offset, page.last_offset), page.reason.startswith("a page"), plan.left_out) == ((0, 9), True, ())
