@@ -383,6 +383,11 @@ class Agent:
                 task.actor.crash()
         self._start()
 
+    def restart(self) -> str:
+        """Wherever it is; the layout that it has then."""
+        self.kill()
+        return self._layout.name
+
     def upgrade(self) -> str:
         """It is stopped, wherever it is, and starts as the next version."""
         self.version = self.version.next

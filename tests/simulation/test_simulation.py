@@ -224,6 +224,7 @@ def test_what_is_written_while_it_fills_is_listed_once_and_whole(theme: str) -> 
         "crash",
     ):
         assert seen[witness], witness
+    assert seen["an agent's offload is switched while a write of it is late"] or theme != "streamed runs"
 
 
 def test_chunks_that_are_written_while_a_segment_fills_are_listed_once_and_whole() -> None:

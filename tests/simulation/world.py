@@ -91,6 +91,7 @@ class Theme:
     layouts    each start of an agent draws how it lays out what it archives
     streams    what is committed is archived while it is written, on and off
     chunks     each start of an agent draws a variant of the layout of that name
+    switches   agents are started anew, with streaming switched on or off, while writes of theirs are late
     taken      in the end a recovered cluster takes the archive over
     actions    how many there are
     """
@@ -127,6 +128,7 @@ class Theme:
     layouts: bool = False
     streams: bool = False
     chunks: bool = False
+    switches: bool = False
     actions: int = ACTIONS
 
 
@@ -223,7 +225,9 @@ THEMES = {
     "streamed triggers": Theme(
         streams=True, triggers=True, collects=1, actions=250, elections=0.8, retention=0.3, rolls=5, follows=3, pairs=0, unnamed=0
     ),
-    "streamed runs": Theme(streams=True, layouts=True, merges=1.5, days=0.3, actions=250, elections=0.8, rolls=5, follows=1.5, unnamed=0),
+    "streamed runs": Theme(
+        streams=True, layouts=True, switches=True, merges=1.5, days=0.3, actions=250, elections=0.8, rolls=5, follows=1.5, unnamed=0
+    ),
     "streamed chunks": Theme(
         streams=True, chunks=True, collects=2, merges=0.5, actions=250, elections=0.6, releases=2, rolls=4, follows=2, unnamed=0
     ),
@@ -494,6 +498,8 @@ class World:
                 choices.append((0.05, agent.upgrade))
             if agent.store.in_flight:
                 choices.append((1, agent.land))
+                if theme.switches:
+                    choices.append((5, lambda agent=agent: self._switch_agent(agent)))  # type: ignore[misc]
         if self.compacted and not any(agent.is_at("release") for agent in self.agents):
             choices += [(4 if theme.forgets else 2, lambda at=at: brokers.clean(brokers.replicas[at])) for at in (0, 1)]  # type: ignore[misc]
         action = random.choices([action for _, action in choices], [weight for weight, _ in choices])[0]
@@ -514,6 +520,12 @@ class World:
             return "the clock is set back by an hour"
         self.clock.advance(self.random.choice((100, 5_000, 60_000)))
         return ""
+
+    def _switch_agent(self, agent: Agent) -> str:
+        switched = self._switch_streams()
+        layout = agent.restart()
+        self.result.seen["an agent's offload is switched while a write of it is late"] += 1
+        return f"{switched}, and {agent.name} starts anew with layout {layout}"
 
     def _switch_streams(self) -> str:
         self.streams = not self.streams
