@@ -9,7 +9,7 @@ from pathlib import Path
 
 from headwater_core import milestones
 from headwater_core.errors import CorruptData, DiskFull, NotFound, TransientError, VerificationFailed
-from headwater_core.files import disk_errors, sync_path
+from headwater_core.files import PARTIAL, disk_errors, sync_path
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.threads import ContextThreads
 from manifests.repository import ManifestRepository
@@ -48,6 +48,7 @@ class Placement:
         """
         if self._plan.cluster is not None:
             copy_snapshot(self._plan.cluster, self._into, self._store)
+        self._remove_partials()
         self._make_directories()
         milestones.reached("recover.directories")
         self._check_space()
@@ -113,6 +114,13 @@ class Placement:
         with _pool(self._workers) as pool:
             for _ in pool.map(self._restore, list(segment_files(self._plan, self._into))):
                 pass
+
+    def _remove_partials(self) -> None:
+        """What a run left that ended while it wrote. Not every file is written again: another plan may not have it, and `meta.properties`
+        comes after all else was compared."""
+        with disk_errors(self._into):
+            for path in self._into.rglob(f"*{PARTIAL}"):
+                path.unlink()
 
     def _make_directories(self) -> None:
         with disk_errors(self._into):
