@@ -5,7 +5,7 @@ archive keeps of snapshots meanwhile.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,6 +43,7 @@ from recovery.target_files import SECRET_MODE, publish, read_if_there
 from recovery.topic_roles import topics_by_role
 
 _INJECTED = (QUOTA, ACL, SCRAM, TOKEN)
+_SINCE = {SCRAM: (11, "SCRAM credentials"), TOKEN: (14, "delegation tokens")}  # 3.5-IV2, 3.6-IV2: below, a controller cannot write them
 _SHOWN = 10
 _OF_NODES = frozenset(
     (REGISTER_BROKER, UNREGISTER_BROKER, FENCE_BROKER, UNFENCE_BROKER, BROKER_CHANGE, REGISTER_CONTROLLER, ZK_MIGRATION, NO_OP, CLEAR_ELR)
@@ -96,7 +97,11 @@ def with_cluster(plan: RecoveryPlan, found: SnapshotFound) -> RecoveryPlan:
     others = sorted(name for kind, name in state.configs if kind == RESOURCE_BROKER and name not in ("", str(plan.node_id)))
     if others:
         left_out.append(f"settings of brokers {', '.join(others)}: the recovered cluster has broker {plan.node_id} alone")
-    if state.others.get(TOKEN):
+    for api_key, (level, what) in _SINCE.items():
+        if (records := state.others.get(api_key)) and api_key not in _kinds_at_level(state):
+            had = state.features.get(METADATA_VERSION, 0)
+            left_out.append(f"{len(records)} {what}: Kafka keeps none below {METADATA_VERSION} {level}, the snapshot has {had}")
+    if state.others.get(TOKEN) and TOKEN in _kinds_at_level(state):
         notes.append("delegation tokens hold on brokers with the same delegation.token.secret.key alone")
     starts = starting_releases(state.features, plan.request.options.kafka_release)
     if starts.problem:
@@ -116,7 +121,7 @@ def with_cluster(plan: RecoveryPlan, found: SnapshotFound) -> RecoveryPlan:
         digest=listed.digest,
         taken_ms=listed.taken_ms,
         features=dict(state.features),
-        users=len(state.others.get(SCRAM, {})),
+        users=len(state.others.get(SCRAM, {})) if SCRAM in _kinds_at_level(state) else 0,
         acls=len(state.others.get(ACL, {})),
         quotas=len(state.others.get(QUOTA, {})),
         next_producer_id=state.next_producer_id,
@@ -175,6 +180,12 @@ def _counted_settings(state: ClusterMetadata, node_id: int) -> dict[str, int]:
     return dict(sorted(counts.items()))
 
 
+def _kinds_at_level(state: ClusterMetadata) -> Sequence[int]:
+    """Of what is injected, the kinds that metadata at these levels can have."""
+    level = state.features.get(METADATA_VERSION, 0)
+    return [api_key for api_key in _INJECTED if api_key not in _SINCE or level >= _SINCE[api_key][0]]
+
+
 def injected_records(state: ClusterMetadata, cluster: ClusterPlan | None, node_id: int) -> Iterator[bytes]:
     """What a broker gets beside topics: settings of brokers, groups and client metrics, quotas, ACLs, users, tokens, and last what this
     version does not know."""
@@ -183,7 +194,7 @@ def injected_records(state: ClusterMetadata, cluster: ClusterPlan | None, node_i
             for key, value in sorted(settings.items()):
                 tags = state.config_tags.get((kind, name, key), ())
                 yield ConfigRecord(resource_type=kind, resource_name=name, name=key, value=value, tags=tags).encode()
-    for api_key in _INJECTED:
+    for api_key in _kinds_at_level(state):
         yield from sorted(record.raw for record in state.others.get(api_key, {}).values())
     if cluster is not None and cluster.unknown:
         yield from _injectable(state.unknown)

@@ -79,6 +79,18 @@ def test_another_node_id_gets_no_settings_of_the_old_one_and_the_plan_says_so() 
     assert plan.left_out == ("settings of brokers 1: the recovered cluster has broker 7 alone",)
 
 
+@pytest.mark.parametrize(("level", "has_users"), [(10, False), (11, True)])
+def test_users_of_a_level_that_has_none_are_left_out_by_name(level: int, has_users: bool, tmp_path: Path) -> None:
+    """A controller at this level could not write its next snapshot."""
+    kitchen = Kitchen(features={"metadata.version": level})
+    plan = kitchen.plan()
+    assert plan.cluster is not None
+    assert (plan.cluster.users > 0, [each for each in plan.left_out if "SCRAM" in each] == []) == (has_users, has_users)
+    recovery.apply(plan, tmp_path / "kafka", kitchen.store)
+    found = read_snapshot((tmp_path / "kafka" / "bootstrap.checkpoint").read_bytes(), "bootstrap")
+    assert (SCRAM in found.others) == has_users
+
+
 def test_nothing_secret_is_in_a_plan_or_a_report(tmp_path: Path) -> None:
     kitchen = Kitchen()
     plan = kitchen.plan()
