@@ -7,6 +7,7 @@ from dataclasses import replace as dataclass_replace
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, TypeVar, cast
+from uuid import UUID
 
 from archival.broker.broker_logs import BrokerLogs
 from archival.broker.broker_release import BrokerReleaser
@@ -23,6 +24,7 @@ from archival.partition.topics import TopicRecords
 from archival.plan.offload_trigger import bounded
 from archival.plan.policy import ChunkCommits, Policy, StreamLimits
 from archival.plan.replacement import SMALLER
+from archival.plan.stream_plan import assigned_to
 from archival.plan.trim import delete_to
 from headwater_core.control.control_records import Record
 from headwater_core.errors import (
@@ -376,6 +378,24 @@ class Agent:
         self.kill()
         self.world.result.seen["crash"] += 1
         return f"  {self.name} is killed at {at}"
+
+    def stop(self) -> str:
+        """It ends what it does, drops what it holds open, and starts again."""
+        self.finish()
+        self._tails.save()
+        self._looks.save()
+        for partition, archiver in self.archivers.items():
+            pending = assigned_to(archiver.head) if archiver.head is not None else None
+            if not archiver.end() or pending is None:
+                continue  # the store keeps what was sent, and did not say so
+            written = f"{keys.stream_folder(partition, pending.fence)}{UUID(pending.uid)}"
+            self.world.inner.lose_writers(written)
+            if list(self.world.inner.unfinished(written)):
+                raise Violation(f"{self.name} has stopped, and leaves {written} unfinished")
+        if self.budget.used_bytes:
+            raise Violation(f"I26 {self.name} has stopped, and the offload buffer has {self.budget.used_bytes} bytes of nothing")
+        self._start()
+        return f"  {self.name} stops"
 
     def kill(self) -> None:
         for task in self.tasks:

@@ -582,6 +582,22 @@ def sealed_before_all_of_it_is_committed(stage: Stage) -> None:
         stage.resume(stage.a)
 
 
+def stopped_while_it_streams(stage: Stage) -> None:
+    """What it has sent is dropped, and written again from the log, under another name."""
+    stage.write(60, stage.first)
+    stage.brokers.follow()
+    stage.brokers.write_checkpoint()
+    for _ in range(4):
+        stage.a.archive(None)
+        stage.resume(stage.a)
+    if stage.a.archiver().open_stream is None:
+        raise NotToThePoint
+    stage.note(stage.a.stop())
+    stage.archive_all(stage.a)
+    if stage.checks.heads[stage.brokers.partition].next_offset < stage.first.hw:
+        raise Violation("what was open when the process ended is not archived")
+
+
 RACES: list[tuple[Callable[[Stage], None], str, Theme]] = [
     (deposed_while_it_releases, "release_without_in_sync_set", PLAIN),
     (leads_again_while_it_releases, "release_without_stamp", PLAIN),
@@ -609,6 +625,7 @@ RACES: list[tuple[Callable[[Stage], None], str, Theme]] = [
     (cleaned_by_a_former_leader, "saved_before_what_displaced", SAVING),
     (claimed_within_a_replacement, "drafted_under_another_claim", SAVING),
     (collected_without_a_page, "gc_skips_unreadable", PAGED),
+    (stopped_while_it_streams, "stream_outlives_its_process", STREAMED),
     (sealed_before_all_of_it_is_committed, "trigger_cuts_at_the_high_watermark", STREAMED),
 ]
 

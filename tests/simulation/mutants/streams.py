@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import archival.plan.step_plan
+from archival.partition.archiver import PartitionArchiver
 from archival.partition.streams import PartitionStreams
 from archival.plan.steps import Follow, Step
 from archival.plan.stream_plan import assigned_to
@@ -59,6 +60,11 @@ def stream_above_hw(stack: ExitStack) -> None:
             yield Follow(step.first, 2**62) if isinstance(step, Follow) else step
 
     patch_in(stack, archival.plan.step_plan, "_uploads", uploads)
+
+
+@mutant("a process that ends leaves what it holds open", in_race=True)
+def stream_outlives_its_process(stack: ExitStack) -> None:
+    patch_in(stack, PartitionArchiver, "end", lambda self: True)
 
 
 @mutant("what is given up keeps its part of the offload buffer", theme="streams", noted=26)
