@@ -240,7 +240,7 @@ def test_a_pause_while_bytes_are_sent_goes_on_with_what_is_open(
     uid = assigned(agent).uid
     with pytest.raises(UploadStopped):
         agent.archiver.step(stopped, pace=pace)
-    assert (agent.archiver.is_streaming, assigned(agent).uid) == (True, uid)
+    assert (agent.archiver.is_streaming, assigned(agent).uid, agent.pool.failed) == (True, uid, 0)
     agent.run(replace(opened, off="paused by hand"))
     agent.clock.advance(PAUSED_MS_MAX - 1)
     agent.run(ends)

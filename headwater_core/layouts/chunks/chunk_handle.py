@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from headwater_core.errors import HeadwaterError, SourceChanged, TransientError, UsageError
+from headwater_core.errors import HeadwaterError, SourceChanged, TransientError, UploadStopped, UsageError
 from headwater_core.layouts.chunks.chunk_map import SegmentMap, SegmentState
 from headwater_core.layouts.chunks.chunk_names import SegmentPlace, Variant
 from headwater_core.layouts.chunks.chunk_segment import CHUNK_BYTES, ChunkSegment, in_threads
@@ -230,6 +230,8 @@ class ChunkHandle:
             commit = self._commit
             assert commit is not None
             self._add(commit, content)
+        except UploadStopped:
+            raise  # nothing has failed
         except HeadwaterError as error:
             self.failed = str(error)
             if isinstance(error, TransientError) and not isinstance(error, SourceChanged):
