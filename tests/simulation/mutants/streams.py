@@ -29,7 +29,7 @@ def stream_not_pending(stack: ExitStack) -> None:
     patch_in(stack, PartitionStreams, "may_write", lambda self, head: True)
 
 
-@mutant("a segment of chunks counts what was sent as stored", theme="streamed chunks in trouble")
+@mutant("a segment of chunks counts what was sent as stored", theme="streamed chunks in trouble", noted=74)
 def chunks_unconfirmed(stack: ExitStack) -> None:
     real = ChunkSegment._write_chunk, ChunkSegment._append_chunk
 
@@ -67,6 +67,6 @@ def stream_outlives_its_process(stack: ExitStack) -> None:
     patch_in(stack, PartitionArchiver, "end", lambda self: True)
 
 
-@mutant("what is given up keeps its part of the offload buffer", theme="streams", noted=26)
+@mutant("what is given up keeps its part of the offload buffer", theme="streams", noted=62)
 def stream_keeps_buffer(stack: ExitStack) -> None:
     patch_in(stack, OffloadHandle, "abort", lambda self: self._growing.abort())

@@ -65,6 +65,6 @@ def trigger_cuts_at_the_high_watermark(stack: ExitStack) -> None:
     patch_in(stack, archival.plan.step_plan, "_released_end", released_end)
 
 
-@mutant("what a trigger has let go stays open for its age", theme="streamed triggers")
+@mutant("what a trigger has let go stays open for its age", theme="streamed triggers", noted=15)
 def trigger_keeps_open(stack: ExitStack) -> None:
     patch_in(stack, Policy, "stream_limits", property(lambda policy: policy.stream))
