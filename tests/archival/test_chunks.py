@@ -453,13 +453,14 @@ def test_an_unreadable_manifest_of_another_topic_id_keeps_only_what_it_may_list(
     new.check()
 
 
-def test_a_name_that_a_refilled_gap_finds_taken_is_another_ones_next_time(tmp_path: Path) -> None:
+@pytest.mark.parametrize("variant", Variant)
+def test_a_name_that_a_refilled_gap_finds_taken_is_another_ones_next_time(tmp_path: Path, variant: Variant) -> None:
     """A transaction goes across the end of the gap, so what follows is made once more with its true index, where chunks of its consolidated
     segment still lie."""
     before, end = [a_batch(0), a_batch(1, producer=7, transactional=True)], [a_batch(2), an_abort(3, 7), a_batch(4)]
     directory, clock = Directory(tmp_path), ManualClock()
-    segment_bytes = sum(map(len, end)) + 1
-    agent = Agent(tmp_path, MemoryStore(clock), clock=clock, owned=False, offloader=append(segment_bytes))
+    offloader = append(sum(map(len, end)) + 1) if variant is Variant.APPEND else fixed(len(end[1]))
+    agent = Agent(tmp_path, MemoryStore(clock), clock=clock, owned=False, offloader=offloader)
     a_head_at(agent, start=0)
     directory.segment(2, end[0])
     directory.high_watermark(3)
@@ -476,10 +477,14 @@ def test_a_name_that_a_refilled_gap_finds_taken_is_another_ones_next_time(tmp_pa
     (directory.path / f"{2:020}.log").unlink()
     directory.segment(0, *before, *end, *more)
     directory.high_watermark(8)
+    agent = replace(agent)  # a process that knows nothing of what lies there
     with pytest.raises(SourceChanged):
         agent.run(TAILS)
     assert "refilled" in agent.run(TAILS)
     assert live_bytes(agent.store, agent.head) == b"".join(before + end + more)
+    entry = next(each for each in agent.head.entries if each.base_offset <= 3 <= each.last_offset)
+    index = open_layout(entry.layout).read_offloaded(agent.store, entry).read_index()
+    assert [(each.producer_id, each.first_offset) for each in index.aborted] == [(7, 1)]
 
 
 def test_an_entry_says_which_chunk_it_means(tmp_path: Path) -> None:

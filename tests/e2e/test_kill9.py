@@ -213,6 +213,27 @@ def test_killed_while_it_archives_in_chunks(stage: Stage, kill: str, first: str,
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kill", "variant"),
+    [("stream.uploaded:3", "append"), ("stream.closed", "append"), ("directory.named:60", "fixed"), ("stream.closed:3", "fixed")],
+)
+def test_killed_while_it_streams_into_chunks(stage: Stage, kill: str, variant: str) -> None:
+    """Its open segment has failed then: it is written again under the next fence, and collection takes what is left of it."""
+    log = a_sample_log(stage.root)
+    streaming = (*FLUSH, *chunked(variant), "--set", "archival.offload=streaming", "--set", "archival.chunk_commit_bytes=4KiB")
+    killed(stage, kill, *streaming, "--log-dir", str(log))
+    assert read(stage, "read_uncommitted", log) == sample_records("read_uncommitted")
+    again = stage.run(*streaming, log=log)
+    assert again.code == 0, again.err
+    assert_each_once(stage, log)
+    assert "chunks" in {entry.layout for head in heads(stage) for entry in head.entries}
+    for _ in range(2):
+        assert stage.run("gc", "--yes", "--set", "archival.reader_lease=0s", "--log-dir", str(log)).code == 0
+    assert_nothing_is_left(stage)
+    assert_each_once(stage, log)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", CHUNKED)
 @pytest.mark.parametrize("kill", ["merge.planned", "merge.uploaded", "archive.committed"])
 def test_killed_while_chunks_become_one_object(stage: Stage, kill: str, variant: str) -> None:
@@ -243,10 +264,14 @@ def test_killed_while_chunks_become_one_object(stage: Stage, kill: str, variant:
     assert_each_once(stage, log)
     for _ in range(2):
         assert stage.run("gc", "--yes", "--set", "archival.reader_lease=0s", "--log-dir", str(log)).code == 0
-    store = DirectoryStore(stage.bucket)
-    listed = {name for head in heads(stage) for entry in head.entries for name in objects_of(entry)}
-    assert {info.key for info in store.list(chunk_keys.CHUNKS)} <= listed
+    assert_nothing_is_left(stage)
     assert_each_once(stage, log)
+
+
+def assert_nothing_is_left(stage: Stage) -> None:
+    """Below chunks/ is what the manifests list, and nothing else."""
+    listed = {name for head in heads(stage) for entry in head.entries for name in objects_of(entry)}
+    assert {info.key for info in DirectoryStore(stage.bucket).list(chunk_keys.CHUNKS)} <= listed
 
 
 def objects_of(entry: Entry) -> set[str]:

@@ -4,6 +4,7 @@ import os
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace as dataclass_replace
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, TypeVar, cast
@@ -33,11 +34,13 @@ from headwater_core.errors import (
     DiskFull,
     Fenced,
     ForeignOwner,
+    HeadwaterError,
     NeedsReplacement,
     TransientError,
     Unauthorised,
     UnknownOutcome,
     UnrelatedLog,
+    UsageError,
 )
 from headwater_core.layouts import Offloader, open_layout
 from headwater_core.layouts.blocks import BlocksLayout
@@ -79,6 +82,7 @@ if TYPE_CHECKING:
 
 _Answer = TypeVar("_Answer")
 _STEPS_BEFORE_MERGE = 8
+_JOINS_FAIL_BY = (UsageError, Unauthorised, DiskFull, TransientError)
 _TURNS_MAX = 2_000  # of one agent's tasks until they have ended; more, and they wait for each other
 
 
@@ -112,7 +116,8 @@ class Agent:
         if world.theme.requests:
             self.logs = BrokerLogs(self.late, broker, world.clock)
         meter = StoreMeter(world.clock)
-        self.paused_store = MeteredStore(PausingStore(world, self.store), meter)
+        refuses_joins = partial(world.random.choice, _JOINS_FAIL_BY) if world.theme.unjoined else None
+        self.paused_store = MeteredStore(PausingStore(world, self.store, refuses_joins), meter)
         self.repository = repository_of(self.version, self.paused_store, world.id, world.limits)
         self.pauses = KnownPauses(self.repository, world.clock)
         self._tails = Tails(world.root / f"{self.name}-tails.json", world.clock)
@@ -267,6 +272,7 @@ class Agent:
     def _merge(self, archiver: PartitionArchiver, policy: Policy) -> str:
         world, before = self.world, self.world.random.choice((0, self._merged_to))
         outcome = archiver.merge(policy, passed=before)
+        world.result.seen["chunks stay as they are"] += bool(archiver.merge_trouble)
         self._merged_to = outcome.passed
         world.result.seen["outcome comes first"] += outcome.comes_first
         if outcome.merged is None:
@@ -558,8 +564,8 @@ class LookedAtLogs:
 class PausingStore:
     """A store whose every call is a place to be overtaken, before and after."""
 
-    def __init__(self, world: "Surroundings", inner: FaultyStore) -> None:
-        self._world, self._inner = world, inner
+    def __init__(self, world: "Surroundings", inner: FaultyStore, refuses_joins: Callable[[], type[HeadwaterError]] | None = None) -> None:
+        self._world, self._inner, self._refuses_joins = world, inner, refuses_joins
 
     @property
     def url(self) -> str:
@@ -603,6 +609,8 @@ class PausingStore:
         return _PausingGrowth(self._paused, self._inner.grow(key, metadata=metadata))
 
     def join(self, key: str, ranges: Sequence[ObjectRange], *, digest: str, form: ObjectForm = PLAIN, pace: Pace = at_once) -> None:
+        if self._refuses_joins is not None:
+            raise self._refuses_joins()("this store makes no object of others")
         self._paused("join", lambda: self._inner.join(key, ranges, digest=digest, form=form, pace=pace))
 
     def create(self, key: str, document: bytes) -> str:

@@ -207,6 +207,17 @@ def test_segments_of_chunks_are_found_by_a_listing_in_every_state(theme: str) ->
         assert seen[witness], witness
 
 
+def test_chunks_that_never_become_one_object_stay_readable_and_keep_nothing_else_from_its_turn() -> None:
+    seen = Counter[str]()
+    for seed in range(9 * TIMES):
+        result = run_seed(seed, theme="chunks that stay")
+        how = f"python -m tests.simulation --seeds 1 --first {seed} --theme 'chunks that stay'"
+        assert not result.violation, "\n".join([*result.trace, how, result.violation])
+        seen += result.seen
+    assert seen["chunks stay as they are"]
+    assert not seen["chunks become one object"]
+
+
 @pytest.mark.parametrize("theme", ["streams", "streamed branches", "streamed runs"])
 def test_what_is_written_while_it_fills_is_listed_once_and_whole(theme: str) -> None:
     seen = Counter[str]()

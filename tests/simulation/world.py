@@ -92,6 +92,7 @@ class Theme:
     streams    what is committed is archived while it is written, on and off
     chunks     each start of an agent draws a variant of the layout of that name
     switches   agents are started anew, with streaming switched on or off, while writes of theirs are late
+    unjoined   no store makes an object of others
     taken      in the end a recovered cluster takes the archive over
     actions    how many there are
     """
@@ -129,6 +130,7 @@ class Theme:
     streams: bool = False
     chunks: bool = False
     switches: bool = False
+    unjoined: bool = False
     actions: int = ACTIONS
 
 
@@ -215,6 +217,9 @@ THEMES = {
     ),
     "chunks of two": Theme(
         chunks=True, merges=1, collects=1, actions=250, elections=4, follows=2, rolls=5, pairs=0.6, slow=0.15, vacancies=0.02
+    ),
+    "chunks that stay": Theme(
+        chunks=True, unjoined=True, merges=3, collects=1, actions=250, elections=0.4, releases=2, rolls=5, follows=2, unnamed=0, vacancies=0
     ),
     "chunks of names": Theme(chunks=True, merges=1, collects=2, actions=250, recreation=1, rolls=4, days=0.5, trims=True),
     "streams": Theme(streams=True, collects=2, actions=250, elections=0.6, releases=2, rolls=4, follows=2, retention=0.3, unnamed=0),
