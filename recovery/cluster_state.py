@@ -5,7 +5,7 @@ archive keeps of snapshots meanwhile.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,6 +37,7 @@ from manifests.cluster_survey import survey_snapshots
 from manifests.repository import ManifestRepository
 from recovery.kafka_releases import METADATA_VERSION, starting_releases
 from recovery.recovery_plan import ClusterPlan, RecoveryPlan
+from recovery.replica_placement import with_replicas
 from recovery.snapshot_topics import with_epochs
 from recovery.target import copy_name
 from recovery.target_files import SECRET_MODE, publish, read_if_there
@@ -94,9 +95,11 @@ def with_cluster(plan: RecoveryPlan, found: SnapshotFound) -> RecoveryPlan:
     elif not listed.has_secrets:
         left_out.append("users, delegation tokens and passwords in settings: the snapshot was taken with cluster.secrets = false")
     unknown = _unknown_records(found, left_out, notes)
-    others = sorted(name for kind, name in state.configs if kind == RESOURCE_BROKER and name not in ("", str(plan.node_id)))
+    nodes = [each.node_id for each in plan.request.options.brokers] or [plan.node_id]
+    others = sorted(name for kind, name in state.configs if kind == RESOURCE_BROKER and name not in ("", *map(str, nodes)))
     if others:
-        left_out.append(f"settings of brokers {', '.join(others)}: the recovered cluster has broker {plan.node_id} alone")
+        has = f"broker {nodes[0]} alone" if len(nodes) == 1 else f"brokers {', '.join(map(str, nodes))}"
+        left_out.append(f"settings of brokers {', '.join(others)}: the recovered cluster has {has}")
     for api_key, (level, what) in _SINCE.items():
         if (records := state.others.get(api_key)) and api_key not in _kinds_at_level(state):
             had = state.features.get(METADATA_VERSION, 0)
@@ -111,7 +114,7 @@ def with_cluster(plan: RecoveryPlan, found: SnapshotFound) -> RecoveryPlan:
     used_by = topics_by_role(planned)
     for role, topics_of_role in used_by.items():
         notes.append(f"the state of {role} comes back with {', '.join(topics_of_role)}")
-    settings = _counted_settings(state, plan.node_id)
+    settings = _counted_settings(state, nodes)
     if settings:
         notes.append(f"settings come back of {', '.join(f'{what} ({count})' for what, count in settings.items())}")
     cluster = ClusterPlan(
@@ -130,7 +133,9 @@ def with_cluster(plan: RecoveryPlan, found: SnapshotFound) -> RecoveryPlan:
         starts_on=starts.releases,
         used_by=used_by,
     )
-    return replace(plan, topics=topics, cluster=cluster, left_out=tuple(left_out), notes=tuple(notes), problems=tuple(problems))
+    plan = replace(plan, topics=topics, cluster=cluster, left_out=tuple(left_out), notes=tuple(notes), problems=tuple(problems))
+    archived = {(name, number): len(each.replicas) for name, topic in state.topics.items() for number, each in topic.partitions.items()}
+    return with_replicas(plan, archived)
 
 
 def _unknown_records(found: SnapshotFound, left_out: list[str], notes: list[str]) -> int:
@@ -171,11 +176,11 @@ def _levels(features: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {level}" for name, level in ordered)
 
 
-def _counted_settings(state: ClusterMetadata, node_id: int) -> dict[str, int]:
+def _counted_settings(state: ClusterMetadata, nodes: Collection[int]) -> dict[str, int]:
     """Of all but topics, by what they are of."""
     counts = Counter[str]()
     for (kind, name), settings in state.configs.items():
-        if settings and (kind != RESOURCE_BROKER or name in ("", str(node_id))):
+        if settings and (kind != RESOURCE_BROKER or name in ("", *map(str, nodes))):
             counts[_RESOURCES.get(kind, str(kind))] += len(settings)
     return dict(sorted(counts.items()))
 
@@ -186,11 +191,11 @@ def _kinds_at_level(state: ClusterMetadata) -> Sequence[int]:
     return [api_key for api_key in _INJECTED if api_key not in _SINCE or level >= _SINCE[api_key][0]]
 
 
-def injected_records(state: ClusterMetadata, cluster: ClusterPlan | None, node_id: int) -> Iterator[bytes]:
+def injected_records(state: ClusterMetadata, cluster: ClusterPlan | None, nodes: Collection[int]) -> Iterator[bytes]:
     """What a broker gets beside topics: settings of brokers, groups and client metrics, quotas, ACLs, users, tokens, and last what this
     version does not know."""
     for (kind, name), settings in sorted(state.configs.items()):
-        if kind != RESOURCE_BROKER or name in ("", str(node_id)):
+        if kind != RESOURCE_BROKER or name in ("", *map(str, nodes)):
             for key, value in sorted(settings.items()):
                 tags = state.config_tags.get((kind, name, key), ())
                 yield ConfigRecord(resource_type=kind, resource_name=name, name=key, value=value, tags=tags).encode()

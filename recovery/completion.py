@@ -58,12 +58,15 @@ def is_finished(into: Path, mark: Mark) -> bool:
 
     Raises VerificationFailed when meta.properties is not ours, or when files of a finished recovery are gone.
     """
-    started, finished = broker_started(into), mark.finished_ms is not None
+    started, finished = broker_started(into, [each.directory for each in mark.plan.targets]), mark.finished_ms is not None
     if started and finished:
         return True
-    [(name, wanted)] = layout.identity_files(mark.plan, mark.directory_id).items()
-    found = read_if_there(into / name)
-    if found is not None and found != wanted:
+    identities = layout.identity_files(mark.plan, mark.directory_id)
+    all_found = {name: read_if_there(into / name) for name in identities}
+    foreign = [name for name, raw in all_found.items() if raw is not None and raw != identities[name]]
+    name, found = next(((name, raw) for name, raw in all_found.items() if raw is None), next(iter(all_found.items())))
+    if foreign:
+        name = foreign[0]
         raise VerificationFailed(
             f"{into}: the recovery is {'finished' if finished else 'unfinished'}, and the directory has been formatted since: {name} "
             f"is not what recovery wrote. Remove {name} and {layout.BOOTSTRAP}, and run the same command again"

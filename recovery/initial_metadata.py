@@ -36,8 +36,9 @@ _PRODUCER_IDS_SPARED = 1_000_000  # brokers take them in blocks of 1,000; those 
 
 
 def bootstrap_checkpoint(plan: RecoveryPlan, state: ClusterMetadata | None = None, *, timestamp_ms: int) -> bytes:
-    """The whole file for `plan`: everything on one broker, `plan.node_id`. state: of the whole cluster; None: topics alone"""
-    beside = injected_records(state, plan.cluster, plan.node_id) if state is not None else ()
+    """The whole file for `plan`, the same for every broker. state: of the whole cluster; None: topics alone"""
+    nodes = [each.node_id for each in plan.targets]
+    beside = injected_records(state, plan.cluster, nodes) if state is not None else ()
     version = partition_version(features_of(plan))
     records = (each.encode(version) if isinstance(each, Partition) else each.encode() for each in bootstrap_records(plan, state))
     return write_checkpoint(chain(records, beside), timestamp_ms=timestamp_ms)
@@ -82,18 +83,20 @@ def _setting_tags(topic: TopicPlan, name: str, value: str, state: ClusterMetadat
 
 
 def _partition(topic: TopicPlan, partition: PartitionPlan, node_id: int) -> Partition:
-    """Without a leader, and the node known as the last one eligible: the only form in which the controller elects it.
+    """Without a leader, and the node with the records known as the last one eligible: the only form in which the controller elects it.
+    The other replicas are out of sync until they have copied everything.
 
     It counts the first registration as an unclean shutdown and empties the set of replicas in sync. The epoch it then
     begins is one above this one: a consumer that has seen an epoch waits without end for a broker below it.
     """
+    replicas = partition.replicas or (node_id,)
     return Partition(
         partition=partition.partition,
         topic_id=topic.topic_id,
-        replicas=(node_id,),
-        in_sync=(node_id,),
+        replicas=replicas,
+        in_sync=replicas[:1],
         leader=NO_LEADER,
         leader_epoch=partition.first_epoch,
-        directories=(UNASSIGNED,),
-        last_known_elr=(node_id,),
+        directories=(UNASSIGNED,) * len(replicas),
+        last_known_elr=replicas[:1],
     )

@@ -1,6 +1,6 @@
 """The small files of a recovered log directory, as bytes. Pure: a plan in, names and contents out."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
@@ -10,6 +10,7 @@ from headwater_core.segments import checkpoints, markers
 from headwater_core.segments.encoder import encode_batch, encode_marker
 from headwater_core.segments.metadata.cluster_metadata import ClusterMetadata
 from manifests.entry import Entry
+from recovery.identity import derived_kafka_id
 from recovery.indexes import INTERVAL, INTERVAL_BYTES, Indexes
 from recovery.initial_metadata import bootstrap_checkpoint
 from recovery.recovery_plan import PartitionPlan, RecoveryPlan, TopicPlan, Written
@@ -21,8 +22,9 @@ _BATCH_COMMITS = 500
 Files = dict[PurePath, bytes]
 
 
-def partition_directory(topic: TopicPlan, partition: PartitionPlan) -> str:
-    return f"{topic.topic}-{partition.partition}"
+def partition_directory(topic: TopicPlan, partition: PartitionPlan) -> PurePath:
+    """Below the target."""
+    return PurePath(partition.directory, f"{topic.topic}-{partition.partition}")
 
 
 def partition_files(topic: TopicPlan, partition: PartitionPlan, last_end: int | None, timestamp_ms: int) -> Files:
@@ -90,13 +92,21 @@ def epoch_history(partition: PartitionPlan) -> EpochHistory:
 
 
 def checkpoint_files(plan: RecoveryPlan) -> Files:
-    """The log directory's own checkpoints.
+    """Each log directory's own checkpoints.
 
     Compacted logs count as cleaned only as far as that is proven. Log starts are named where they lie inside the first
     segment; without that, deleted records would come back.
     """
+    files: Files = {}
+    for broker in plan.targets:
+        here = [each for each in partitions(plan) if each[1].directory == broker.directory]
+        files |= {PurePath(broker.directory, name): content for name, content in _checkpoints(here).items()}
+    return files
+
+
+def _checkpoints(here: Iterable[tuple[TopicPlan, PartitionPlan]]) -> Files:
     starts, ends, cleaned = {}, {}, {}
-    for topic, partition in partitions(plan):
+    for topic, partition in here:
         key = TopicPartition(topic.topic, partition.partition)
         ends[key] = partition.log_end
         if partition.start_offset != first_segment(partition):
@@ -113,13 +123,18 @@ def checkpoint_files(plan: RecoveryPlan) -> Files:
 
 def bootstrap_files(plan: RecoveryPlan, started_ms: int, state: ClusterMetadata | None) -> Files:
     """The file that the metadata log begins with. state: of the whole cluster; None: topics alone"""
-    return {PurePath(BOOTSTRAP): bootstrap_checkpoint(plan, state, timestamp_ms=started_ms)}
+    content = bootstrap_checkpoint(plan, state, timestamp_ms=started_ms)
+    return {PurePath(broker.directory, BOOTSTRAP): content for broker in plan.targets}  # whichever controller leads first reads its own
 
 
 def identity_files(plan: RecoveryPlan, directory_id: str) -> Files:
     """meta.properties: what makes it a log directory. Written last, so that no broker starts on half of one."""
-    properties = checkpoints.MetaProperties(cluster_id=plan.cluster_id, node_id=plan.node_id, directory_id=directory_id)
-    return {PurePath(checkpoints.META_PROPERTIES): checkpoints.encode_meta_properties(properties)}
+    files: Files = {}
+    for broker in plan.targets:
+        own_id = derived_kafka_id(directory_id, broker.node_id) if plan.brokers else directory_id
+        properties = checkpoints.MetaProperties(cluster_id=plan.cluster_id, node_id=broker.node_id, directory_id=own_id)
+        files[PurePath(broker.directory, checkpoints.META_PROPERTIES)] = checkpoints.encode_meta_properties(properties)
+    return files
 
 
 def cleaned_end(partition: PartitionPlan) -> int | None:

@@ -123,10 +123,14 @@ class Placement:
                 path.unlink()
 
     def _make_directories(self) -> None:
+        homes = [self._into / broker.directory for broker in self._plan.targets]
         with disk_errors(self._into):
+            for home in homes:
+                home.mkdir(exist_ok=True)
             for topic, partition in partitions(self._plan):
                 (self._into / partition_directory(topic, partition)).mkdir(exist_ok=True)
-            sync_path(self._into)
+            for each in {self._into, *homes}:
+                sync_path(each)
 
     def _check_space(self) -> None:
         missing = sum(
@@ -190,9 +194,9 @@ class Placement:
         expected = {self._into / name: -1 for name in (MARK, LOCK, plan_name(self._mark.plan_digest))}
         if self._plan.cluster is not None:
             expected[self._into / copy_name(self._plan.cluster)] = self._plan.cluster.size_bytes
-        [(identity, content)] = layout.identity_files(self._plan, self._mark.directory_id).items()
-        if read_if_there(self._into / identity) == content:  # of a run that ended right after it
-            expected[self._into / identity] = -1
+        for identity, content in layout.identity_files(self._plan, self._mark.directory_id).items():
+            if read_if_there(self._into / identity) == content:  # of a run that ended right after it
+                expected[self._into / identity] = -1
         expected |= {path: entry.live_bytes for _, _, entry, path in segment_files(self._plan, self._into)}
         for _, _, _, path in segment_files(self._plan, self._into):
             expected |= self._restored[path].index_bytes

@@ -43,8 +43,10 @@ def notes_of(topic: TopicPlan) -> Iterable[str]:
             yield f"{where} ends at offset {end.offset} or before, as requested: {end.records} records after it are left out{late}"
     if dropped := sum(partition.below_retention for partition in topic.partitions):
         yield f"{topic.topic}: retention leaves out {dropped} archived runs; they stay in the archive"
-    if (wanted := topic.configs.get("min.insync.replicas", "1")) != "1":
-        yield f"{topic.topic} wants {wanted[:20]!r} replicas in sync and is recovered with one: acks=all waits for more"
+    wanted, fewest = topic.configs.get("min.insync.replicas", "1"), min((len(each.replicas) or 1 for each in topic.partitions), default=1)
+    if not wanted.isdecimal() or int(wanted) > fewest:
+        with_ = "one" if fewest == 1 else fewest
+        yield f"{topic.topic} wants {wanted[:20]!r} replicas in sync and is recovered with {with_}: acks=all waits for more"
 
 
 def overall_notes(topics: Sequence[TopicPlan], options: Options, source_cluster_id: str) -> Iterable[str]:

@@ -25,6 +25,7 @@ from recovery.recovery_plan import (
     RequestedEnd,
     SourceTopic,
     TopicPlan,
+    check_brokers,
     check_partition,
 )
 
@@ -90,7 +91,7 @@ def make_plan(
         request=request,
         source_cluster_id=clusters[0],
         cluster_id=options.cluster_id or cluster_id,
-        node_id=options.node_id,
+        node_id=options.brokers[0].node_id if options.brokers else options.node_id,
         topics=tuple(topics),
         left_out=tuple(left_out),
         problems=tuple(problems),
@@ -204,6 +205,9 @@ def _check_options(options: Options, found: Sequence[ArchivedTopic]) -> None:
     if options.take_over and options.renames:
         raise UsageError("a topic with another name has no archive to take over")
     _check_renames(options, {topic.manifest.topic for topic in found})
+    check_brokers(options.brokers)
+    if options.brokers and options.cluster is None:
+        raise UsageError("several brokers are for a recovery of the whole cluster: only a snapshot says how many replicas a topic had")
     if not 0 <= options.node_id <= NODE_ID_MAX:
         raise UsageError(f"not a node id: {options.node_id}")
     if options.cluster_id is not None:

@@ -4,11 +4,14 @@ The broker that starts on a recovered directory notices neither a missing middle
 must be true is checked here, and again on the bytes when the plan is applied.
 """
 
+import re
+from collections import Counter
+from collections.abc import Sequence
 from typing import Literal, NamedTuple, get_args
 
 import msgspec
 
-from headwater_core.errors import CorruptData, UnsupportedFormat
+from headwater_core.errors import CorruptData, UnsupportedFormat, UsageError
 from headwater_core.layouts import is_known
 from headwater_core.partition import PartitionId, check_cluster_id, check_topic_name
 from manifests import keys
@@ -20,11 +23,20 @@ from recovery.cut import RecoveryCut
 SEGMENT_BYTES_MAX = 2**31 - 1  # a broker's positions in a segment are int32
 SEGMENT_OFFSETS_MAX = 2**31 - 1  # and so are its offsets, relative to the segment's base
 NODE_ID_MAX = 2**31 - 1
+BROKERS_MAX = 1000
 Mode = Literal["full", "partial", "instant"]
 PRODUCER_ID_MAX = 2**62  # coordinators count from 0, and never come here; a client may write any id, and brokers take it
 
 
 Place = tuple[str, int]  # topic, partition
+
+
+class TargetBroker(msgspec.Struct, frozen=True, kw_only=True):
+    """One of several brokers that a cluster comes back on. directory: its log directory, below the target; rack: where it is"""
+
+    node_id: int
+    directory: str
+    rack: str | None = None
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +60,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     cluster          the whole cluster, with this snapshot of its metadata: a number, or `latest`; None: topics alone
     kafka_release    the release of Kafka that is to start on it, such as 4.2; None: any that does
     unlisted_topics  with topics that this snapshot does not have
+    brokers          that it comes back on; none: on one, `node_id`
     take_over        the recovered cluster gets the archive, and the old one loses it
     """
 
@@ -71,6 +84,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     renames: dict[str, str] = {}
     kafka_release: str | None = None
     take_over: bool = False
+    brokers: tuple[TargetBroker, ...] = ()
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -200,6 +214,8 @@ class PartitionPlan(msgspec.Struct, frozen=True, kw_only=True):
     open_from        first offset of the oldest transaction that is left open
     end              where the user lets the log end; None: with the archive
     left             what is left in the archive below the entries and a gateway serves
+    replicas         the brokers that it is on, the one with its records first; none: the plan's one node
+    directory        of that broker, below the target
     beneath          the newest runs of that, as far back as a transaction began that is open at the log's end
     lost_pages       of its manifest; gaps among the entries, once what is damaged is skipped
     """
@@ -220,6 +236,8 @@ class PartitionPlan(msgspec.Struct, frozen=True, kw_only=True):
     left: LeftInArchive | None = None
     beneath: tuple[Entry, ...] = ()
     lost_pages: tuple[LostPage, ...] = ()
+    replicas: tuple[int, ...] = ()
+    directory: str = ""
 
     def __post_init__(self) -> None:
         """Partitions that a broker could not serve pass here: an archive may hold them. `check_partition` refuses them."""
@@ -369,6 +387,7 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
     notes     what the user should know before and after
     endings   the same, of where logs end
     cluster   None: topics alone
+    brokers   that the cluster comes back on, each with its directory; none: on `node_id` alone, in the target itself
     cut       where each log ends, and what was brought to it; None in a plan that has not been settled
     forecast  room and time, for people; None where nobody has measured
     """
@@ -390,6 +409,12 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
     cluster: ClusterPlan | None = None
     cut: RecoveryCut | None = None
     forecast: Forecast | None = None
+    brokers: tuple[TargetBroker, ...] = ()
+
+    @property
+    def targets(self) -> tuple[TargetBroker, ...]:
+        """The brokers; the one whose log directory is the target itself, where there are not several."""
+        return self.brokers or (TargetBroker(node_id=self.node_id, directory=""),)
 
     @property
     def held(self) -> tuple[HeldSetting, ...]:
@@ -438,6 +463,7 @@ def check_plan(plan: RecoveryPlan) -> RecoveryPlan:
         raise CorruptData("recovery plan", 0, f"node id {plan.node_id}, recovery id {plan.recovery_id[:40]!r}")
     if plan.mode not in get_args(Mode):
         raise UnsupportedFormat(f"recovery mode {plan.mode[:40]!r}; this version knows {', '.join(get_args(Mode))}")
+    check_brokers(plan.brokers)
     if len({topic.topic for topic in plan.topics}) != len(plan.topics):
         raise CorruptData("recovery plan", 0, "a topic is planned twice")
     for topic in plan.topics:
@@ -445,8 +471,32 @@ def check_plan(plan: RecoveryPlan) -> RecoveryPlan:
             raise CorruptData(f"recovery plan of {topic.topic}", 0, "its partitions are not 0, 1, 2 and so on")
         check_topic_name(topic.topic)
         for partition in topic.partitions:
+            _check_place(plan, partition)
             check_partition(topic.archived_id(plan.source_cluster_id, partition.partition), partition)
     return plan
+
+
+def _check_place(plan: RecoveryPlan, partition: PartitionPlan) -> None:
+    """It is on brokers of the plan, each once, and its records are in the directory of the first."""
+    directories = {each.node_id: each.directory for each in plan.brokers}
+    wanted = directories.get(partition.replicas[0], "") if partition.replicas else ""
+    is_placed = bool(partition.replicas) == bool(plan.brokers) and len(set(partition.replicas)) == len(partition.replicas)
+    if not is_placed or not directories.keys() >= set(partition.replicas) or partition.directory != wanted:
+        raise CorruptData("recovery plan", 0, f"partition {partition.partition} on {partition.replicas} in {partition.directory[:100]!r}")
+
+
+def check_brokers(brokers: Sequence[TargetBroker]) -> None:
+    """Raises UsageError unless each has an id and a directory of its own, below the target."""
+    if len(brokers) > BROKERS_MAX:
+        raise UsageError(f"{len(brokers)} brokers; {BROKERS_MAX} at most")
+    for each in brokers:
+        if not 0 <= each.node_id <= NODE_ID_MAX:
+            raise UsageError(f"not a node id: {each.node_id}")
+        if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}", each.directory):
+            raise UsageError(f"{each.directory[:100]!r} is no name of a directory: letters, digits, . _ -")
+    for what, values in (("id", [each.node_id for each in brokers]), ("directory", [each.directory for each in brokers])):
+        if twice := [value for value, count in Counter(values).items() if count > 1]:
+            raise UsageError(f"two brokers have the {what} {twice[0]}")
 
 
 def check_partition(identity: PartitionId, partition: PartitionPlan) -> PartitionPlan:

@@ -6,7 +6,7 @@ import msgspec
 
 from recovery.initial_metadata import features_of
 from recovery.kafka_releases import starting_releases
-from recovery.recovery_plan import PartitionPlan, TopicPlan
+from recovery.recovery_plan import PartitionPlan, TargetBroker, TopicPlan
 from recovery.target import Mark
 
 
@@ -20,7 +20,8 @@ class TopicReport(msgspec.Struct, frozen=True, kw_only=True):
 
 class RecoveryReport(msgspec.Struct, frozen=True, kw_only=True):
     """What lies in the directory now, and what the plan `left_out`. again: it had been finished before, and nothing was done. kafka: which
-    releases start on it, in words. taken_over: the bucket is the recovered cluster's"""
+    releases start on it, in words. brokers: several, each with its directory below `into`. taken_over: the bucket is the recovered
+    cluster's"""
 
     recovery_id: str
     into: str
@@ -36,6 +37,7 @@ class RecoveryReport(msgspec.Struct, frozen=True, kw_only=True):
     again: bool = False
     kafka: str = ""
     taken_over: bool = False
+    brokers: tuple[TargetBroker, ...] = ()
 
     @property
     def records(self) -> int:
@@ -64,6 +66,7 @@ def report_of(into: Path, mark: Mark, *, resumed: bool, again: bool) -> Recovery
         again=again,
         kafka=str(starting_releases(features_of(plan))),
         taken_over=plan.request.options.take_over,
+        brokers=plan.brokers,
     )
 
 

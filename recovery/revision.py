@@ -78,7 +78,13 @@ def _planned_again(
                 if held and not all(entry.key in listed for entry in (*partition.files, *partition.beneath) if not entry.gap):
                     planned = plan_partition(held.head, bounds._replace(end=partition.end))
                     epoch = max(planned.leader_epoch, partition.leader_epoch)  # a snapshot may have more
-                    planned = replace(planned, leader_epoch=epoch, manifest_digest=held.digest)
+                    planned = replace(
+                        planned,
+                        leader_epoch=epoch,
+                        manifest_digest=held.digest,
+                        replicas=partition.replicas,
+                        directory=partition.directory,
+                    )
                     found[place] = check_partition(identity, planned)
             except (CorruptData, ForeignOwner, UnsupportedFormat):
                 continue  # nothing better can be planned: what is lost stays lost

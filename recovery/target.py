@@ -5,7 +5,7 @@ import gzip
 import os
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -225,11 +225,11 @@ def _head_text(head: tuple[int, str] | None) -> str:
     return "not at all" if head is None else f"from version {head[0]}" if head[0] else "as an empty log"
 
 
-def broker_started(into: Path) -> bool:
-    """Has a broker ever started there?"""
-    return any((into / name).exists() for name in _TRACES)
+def broker_started(into: Path, directories: Iterable[str] = ("",)) -> bool:
+    """Has a broker ever started there? directories: of several brokers, below it"""
+    return any((into / directory / name).exists() for directory in directories for name in _TRACES)
 
 
 def awaits_broker(into: Path) -> bool:
     """It is a recovered directory in which no broker has begun its first leader epoch: nothing new is in it."""
-    return (into / MARK).exists() and not broker_started(into)
+    return ((into / MARK).exists() or (into.parent / MARK).exists()) and not broker_started(into)

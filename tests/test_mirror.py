@@ -31,6 +31,7 @@ ELSEWHERE = {  # reason: {module: the test file to open first}
         "manifests/document.py": "tests/manifests/test_head.py",
         "manifests/entry.py": "tests/manifests/test_head.py",
         "hydration/answers.py": "tests/hydration/test_partition_log.py",
+        "recovery/report.py": "tests/recovery/test_restoration.py",
     },
     "part of a command, which is tested as a user runs it": {
         "headwater/commands/archive.py": "tests/headwater/test_verbs.py",

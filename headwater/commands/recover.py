@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from headwater.config import Config
     from headwater_core.control.control_log import ControlLog
     from recovery import RecoveryPlan, RecoveryReport
+    from recovery.recovery_plan import TargetBroker
 
 COMMANDLINE = ParameterSource.COMMANDLINE
 TOPICS = (
@@ -31,6 +32,14 @@ TOPICS = (
     Column("size_bytes", "bytes", as_size, numeric=True),
 )
 PLANNED = (*TOPICS, Column("first", "oldest record", leaves=2), Column("last", "newest record", leaves=2))
+BROKERS = (
+    Column("node_id", "broker", numeric=True),
+    Column("rack", "rack"),
+    Column("directory", "directory"),
+    Column("leads", "leads", numeric=True),
+    Column("replicas", "replicas", numeric=True),
+    Column("size_bytes", "bytes", as_size, numeric=True),
+)
 _ASKED = (
     "mode",
     "keep_bytes",
@@ -124,14 +133,26 @@ def _which_cluster(verb: Callable[..., None]) -> Callable[..., None]:
         metavar="X.Y",
         help="Kafka release that will start on it. Refuse when it does not, naming those that do.  [default: any that does]",
     )
+    @click.option(
+        "--brokers",
+        metavar="N|FILE",
+        help="Recover onto several brokers, each with a directory below --into: N of them, with ids from --node-id on, or those of a TOML "
+        "FILE with a table [[broker]] (id, directory, rack) for each. Replicas are placed anew.  [default: one broker]",
+    )
     @_take_over
     @_how_to_recover
     @functools.wraps(verb)
     def with_cluster(
-        at: str, unlisted_topics: bool, kafka_release: str | None, take_over: bool, asked: dict[str, Any], **rest: Any
+        at: str,
+        unlisted_topics: bool,
+        kafka_release: str | None,
+        brokers: str | None,
+        take_over: bool,
+        asked: dict[str, Any],
+        **rest: Any,
     ) -> None:
         asked = asked | {"cluster": at, "unlisted_topics": unlisted_topics, "kafka_release": kafka_release, "take_over": take_over}
-        verb(names=None, asked=asked, **rest)
+        verb(names=None, asked=asked | {"brokers": _brokers(brokers, asked["node_id"])}, **rest)
 
     return with_cluster
 
@@ -201,6 +222,20 @@ def _how_to_recover(verb: Callable[..., None]) -> Callable[..., None]:
         verb(asked=asked, **rest)
 
     return with_request
+
+
+def _brokers(given: str | None, first: int) -> tuple["TargetBroker", ...]:
+    """From N or FILE. Raises UsageError."""
+    from recovery.replica_placement import brokers_from, numbered_brokers
+
+    if given is None:
+        return ()
+    if given.isascii() and given.isdecimal() and len(given) <= 4 and int(given):
+        return numbered_brokers(int(given), first)
+    try:
+        return brokers_from(Path(given).read_text(), given)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--brokers {given[:200]}: neither a number nor a file that can be read: {error}") from error
 
 
 def _partition_counts(given: Sequence[str]) -> dict[str, Any]:
@@ -298,6 +333,8 @@ def _show_table(made: "RecoveryPlan") -> None:
     from headwater.cut_view import CUT, cut_rows, cut_summary
 
     emit("table", PLANNED, _planned(made))
+    if made.brokers:
+        emit("table", BROKERS, _planned_brokers(made), title="\nbrokers")
     if rows := list(cut_rows(made)):
         emit("table", CUT, rows, title="\ncut")
     if summary := cut_summary(made):
@@ -419,7 +456,7 @@ def apply_cluster(
 ) -> None:
     """Recover the cluster into a log directory.
 
-    A new one, for one broker.
+    A new one, for one broker, or with --brokers a directory for each of several below it.
 
     All topics, with the users (old passwords hold), ACLs, quotas, settings and feature levels of a snapshot of the cluster's metadata.
     What else the old brokers had in server.properties (listeners, the authorizer, certificates) must be given to the new one.
@@ -658,6 +695,21 @@ def _planned(made: "RecoveryPlan") -> Iterator[dict[str, Any]]:
         }
 
 
+def _planned_brokers(made: "RecoveryPlan") -> Iterator[dict[str, Any]]:
+    """bytes: that lie in its directory; those of its other replicas come over the network."""
+    partitions = [partition for topic in made.topics for partition in topic.partitions]
+    for broker in made.brokers:
+        led = [each for each in partitions if each.replicas[0] == broker.node_id]
+        yield {
+            "node_id": broker.node_id,
+            "rack": broker.rack,
+            "directory": broker.directory,
+            "leads": len(led),
+            "replicas": sum(broker.node_id in each.replicas for each in partitions),
+            "size_bytes": sum(each.size_bytes for each in led),
+        }
+
+
 def _apply(
     config: "Config", made: "RecoveryPlan", into: Path, form: str, *, skip_damaged: bool, unrecorded: bool, unchanged: bool = False
 ) -> None:
@@ -697,13 +749,10 @@ def _apply(
 
 
 def _say_what_next(done: "RecoveryReport") -> None:
-    say(
-        f"next: start Kafka {done.kafka} on it, without kafka-storage format, and with these lines in its server.properties:\n\n"
-        f"  process.roles=broker,controller\n"
-        f"  node.id={done.node_id}\n"
-        f"  controller.quorum.voters={done.node_id}@HOST:PORT\n"
-        f"  log.dirs={Path(done.into).resolve()}\n"
-    )
+    if done.brokers:
+        _say_brokers(done)
+    else:
+        _say_broker(done)
     if done.taken_over:
         say(f"this bucket is the archive of the recovered cluster now, {done.cluster_id}: start its agents with it as before")
     elif done.cluster_id != done.source_cluster_id:
@@ -713,6 +762,32 @@ def _say_what_next(done: "RecoveryReport") -> None:
             f"--take-over, which keeps the old cluster out, or with --cluster-id {done.source_cluster_id}; then the old cluster must never "
             "start again"
         )
+
+
+def _say_brokers(done: "RecoveryReport") -> None:
+    from recovery.replica_placement import voters
+
+    controllers = voters(done.brokers)
+    quorum = ",".join(f"{each.node_id}@HOST{each.node_id}:PORT" for each in controllers)
+    say(
+        f"next: bring each directory to its host, and start Kafka {done.kafka} on all of them, without kafka-storage format, and with "
+        f"these lines in server.properties:\n\n  controller.quorum.voters={quorum}\n"
+    )
+    for each in done.brokers:
+        rack = "" if each.rack is None else f"  broker.rack={each.rack}\n"
+        roles = "broker,controller" if each in controllers else "broker"
+        directory = Path(done.into).resolve() / each.directory
+        say(f"  process.roles={roles}\n  node.id={each.node_id}\n{rack}  log.dirs={directory}\n")
+
+
+def _say_broker(done: "RecoveryReport") -> None:
+    say(
+        f"next: start Kafka {done.kafka} on it, without kafka-storage format, and with these lines in its server.properties:\n\n"
+        f"  process.roles=broker,controller\n"
+        f"  node.id={done.node_id}\n"
+        f"  controller.quorum.voters={done.node_id}@HOST:PORT\n"
+        f"  log.dirs={Path(done.into).resolve()}\n"
+    )
 
 
 @contextmanager

@@ -176,3 +176,32 @@ def test_what_differs_is_named_and_a_password_is_only_another_one(log: Log) -> N
     assert found[0]["before"] == {"configs": {"retention.ms": "1"}}
     assert found[-1]["before"] == {"value": HIDDEN}
     assert not any(secret in str(found) for secret in ("salty", "stored", "'one'", "'two'"))
+
+
+def test_a_cluster_comes_back_on_several_brokers_with_its_archive_as_its_own(stage: Stage) -> None:
+    log_dir = stage.log("kitchen")
+    assert stage.run("flush", log=log_dir).code == 0
+    brokers = stage.root / "brokers.toml"
+    brokers.write_text('[[broker]]\nid = 1\nrack = "a"\n[[broker]]\nid = 5\ndirectory = "five"\nrack = "b"\n')
+    into = stage.root / "recovered"
+    request = ("cluster", "--brokers", str(brokers), "--take-over", "--into", str(into))
+    planned = stage.run("recover", "plan", *request)
+    assert planned.code == 0, planned.err
+    assert "five" in planned.out
+    assert "takes the archive over from cluster" in planned.err
+    applied = stage.run("recover", "apply", *request)
+    assert applied.code == 0, applied.err
+    assert "controller.quorum.voters=1@HOST1:PORT,5@HOST5:PORT" in applied.err
+    assert "broker.rack=b" in applied.err
+    assert "is the archive of the recovered cluster now" in applied.err
+    assert sorted(each.parent.name for each in into.glob("*/meta.properties")) == ["five", "node-1"]
+    again = stage.run("recover", "apply", *request)
+    assert (again.code, "nothing was done" in again.err) == (0, True), again.err
+    refused = stage.run("flush", log=log_dir)
+    assert refused.code == 7
+    assert "--take-over" in refused.err
+    assert "--cluster-id" in refused.err
+    assert stage.run("verify").code == 0
+    for wrong in ("0", "x.toml"):
+        assert stage.run("recover", "plan", "cluster", "--brokers", wrong).code == 2
+    assert stage.run("recover", "plan", "topic", "menu", "--take-over").code == 2

@@ -13,7 +13,7 @@ from tests.peers.agent import Agent, Headwater
 from tests.peers.kafka import KafkaBroker, free_port
 
 NODES = 3
-_PROPERTIES = {
+BROKER_PROPERTIES = {
     "offsets.topic.replication.factor": NODES,
     "transaction.state.log.replication.factor": NODES,
     "min.insync.replicas": 2,
@@ -42,7 +42,7 @@ class Cluster:
             KafkaBroker(
                 root / f"kafka-{node}",
                 root / f"broker-{node}",
-                properties=_PROPERTIES | {"node.id": node, "controller.quorum.voters": voters},
+                properties=BROKER_PROPERTIES | {"node.id": node, "controller.quorum.voters": voters},
                 ports=ports[node - 1],
             )
             for node in range(1, NODES + 1)
@@ -112,22 +112,7 @@ class Cluster:
 
     def wait_in_sync(self) -> None:
         """Every partition has all its replicas in sync: another broker may go."""
-        until_s = time.monotonic() + _PATIENCE_S
-        while True:
-            try:
-                topics = self.admin.list_topics(timeout=5).topics
-                lagging = [
-                    f"{name}:{number}"
-                    for name, topic in topics.items()
-                    for number, partition in topic.partitions.items()
-                    if len(partition.isrs) < len(partition.replicas) or partition.leader < 0
-                ]
-                if topics and not lagging:
-                    return
-            except KafkaException as error:
-                lagging = [str(error)]
-            assert time.monotonic() < until_s, lagging
-            time.sleep(0.3)
+        wait_in_sync(self.bootstrap)
 
     def bounds(self) -> dict[tuple[str, int], tuple[int, int]]:
         """Log start and high watermark of every partition, as its leader says."""
@@ -143,6 +128,27 @@ class Cluster:
 
     def log_text(self) -> str:
         return "\n".join(each.file.with_name("agent.out").read_text(errors="replace")[-3000:] for each in self.headwaters)
+
+
+def wait_in_sync(bootstrap: str, replicas: int = 1) -> None:
+    """Every partition has all its replicas in sync, and so many at least."""
+    until_s = time.monotonic() + _PATIENCE_S
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    while True:
+        try:
+            topics = admin.list_topics(timeout=5).topics
+            lagging = [
+                f"{name}:{number}"
+                for name, topic in topics.items()
+                for number, partition in topic.partitions.items()
+                if len(partition.isrs) < max(replicas, len(partition.replicas)) or partition.leader < 0
+            ]
+            if topics and not lagging:
+                return
+        except KafkaException as error:
+            lagging = [str(error)]
+        assert time.monotonic() < until_s, lagging
+        time.sleep(0.3)
 
 
 class Chaos:

@@ -56,6 +56,16 @@ class Kitchen:
         return recovery.plan(self.repository, None, options)
 
 
+def replicated(state: ClusterMetadata, replicas: int) -> dict[str, TopicMetadata]:
+    """Its topics, as if each partition had so many."""
+    nodes = tuple(range(1, replicas + 1))
+
+    def wider(topic: TopicMetadata) -> TopicMetadata:
+        return replace(topic, partitions={number: replace(each, replicas=nodes) for number, each in topic.partitions.items()})
+
+    return {name: wider(topic) for name, topic in state.topics.items()}
+
+
 def test_the_metadata_log_begins_with_the_users_acls_quotas_settings_and_features_of_the_snapshot(tmp_path: Path) -> None:
     kitchen = Kitchen()
     plan = kitchen.plan()
