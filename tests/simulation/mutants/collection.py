@@ -48,7 +48,7 @@ def gc_any_fence(stack: ExitStack) -> None:
     patch_in(stack, archival.collection.collector, "stored_objects", of_no_fence)
 
 
-@mutant("gc deletes what it finds unreferenced for the first time", theme="trims")
+@mutant("gc deletes what it finds unreferenced for the first time", theme="trims", noted=4)
 def no_lease(stack: ExitStack) -> None:
     real = Sightings.see
 
@@ -122,6 +122,6 @@ def pauses_unknown_are_none(plants: ExitStack) -> None:
     plants.enter_context(patch.object(KnownPauses, "now", now))
 
 
-@mutant("a pause holds for the agent alone that has written it", theme="pauses")
+@mutant("a pause holds for the agent alone that has written it", theme="pauses", noted=6)
 def pauses_are_not_heeded(plants: ExitStack) -> None:
     plants.enter_context(patch.object(KnownPauses, "applied", lambda self, place, policy: policy))

@@ -17,7 +17,7 @@ from manifests.entry import Entry
 from tests.simulation.mutants.mutant import mutant, patch_in
 
 
-@mutant("a block object that got no answer is taken for there", theme="layouts")
+@mutant("a block object that got no answer is taken for there", theme="layouts", noted=10)
 def blocks_unconfirmed(stack: ExitStack) -> None:
     def put_all(store: Any, objects: Sequence[NewObject], digests: Sequence[str]) -> None:
         for each in objects:

@@ -57,7 +57,7 @@ def cut_takes_all(stack: ExitStack) -> None:
     patch_in(stack, archival.plan.step_plan, "resumes_at", lambda *_: None)
 
 
-@mutant("a stale broker's log is taken for the lineage")
+@mutant("a stale broker's log is taken for the lineage", noted=17)
 def no_behind(stack: ExitStack) -> None:
     real = archival.plan.lineage.verdict
 
@@ -71,7 +71,7 @@ def no_behind(stack: ExitStack) -> None:
     patch_in(stack, archival.plan.step_plan, "verdict", verdict)
 
 
-@mutant("dead branches are never cut", theme="lineage")
+@mutant("dead branches are never cut", theme="lineage", noted=13)
 def no_cut(stack: ExitStack) -> None:
     real = archival.plan.lineage.verdict
 
@@ -84,7 +84,7 @@ def no_cut(stack: ExitStack) -> None:
         patch_in(stack, module, "branches_at", lambda *_: None)
 
 
-@mutant("a history without the head's newest epoch is behind, even when it has a newer one", theme="lineage")
+@mutant("a history without the head's newest epoch is behind, even when it has a newer one", theme="lineage", noted=13)
 def as_designed_behind(stack: ExitStack) -> None:
     real = archival.plan.lineage.verdict
 
@@ -97,7 +97,7 @@ def as_designed_behind(stack: ExitStack) -> None:
     patch_in(stack, archival.plan.step_plan, "verdict", verdict)
 
 
-@mutant("nothing in the head recalls a newer epoch already followed")
+@mutant("nothing in the head recalls a newer epoch already followed", noted=17)
 def as_designed_claim(stack: ExitStack) -> None:
     real = archival.plan.lineage.verdict
 
@@ -156,7 +156,7 @@ def archive_above_hw(stack: ExitStack) -> None:
     patch_in(stack, archival.partition.archiver, "next_steps", next_steps)
 
 
-@mutant("a gap may, but need not, be replaced by what the log holds", theme="gaps")
+@mutant("a gap may, but need not, be replaced by what the log holds", theme="gaps", noted=19)
 def gap_not_refilled(stack: ExitStack) -> None:
     patch_in(stack, archival.plan.step_plan, "_refills", lambda *_: iter(()))
 
@@ -220,7 +220,7 @@ def inodes_not_compared(stack: ExitStack) -> None:
     patch_in(stack, archival.partition.source, "_files_from", lambda *_: {})
 
 
-@mutant("compaction may have gone past the archive", theme="keys")
+@mutant("compaction may have gone past the archive", theme="keys", noted=2)
 def past_the_archive(stack: ExitStack) -> None:
     patch_in(stack, archival.partition.looks, "overtaken", lambda *_, **__: "")
 
@@ -230,7 +230,7 @@ def holes_are_compactions(stack: ExitStack) -> None:
     patch_in(stack, LocalLog, "topic_policy_proves_compaction", property(lambda log: True))
 
 
-@mutant("a tail that was first seen before the clock was set back waits without end", theme="even")
+@mutant("a tail that was first seen before the clock was set back waits without end", theme="even", noted=15)
 def tails_trust_the_clock(stack: ExitStack) -> None:
     def age_ms(self: Tails, partition: PartitionId, next_offset: int) -> int:
         key, now = archival.partition.tails._key(partition), self._clock.now_ms()
@@ -242,7 +242,7 @@ def tails_trust_the_clock(stack: ExitStack) -> None:
     patch_in(stack, Tails, "age_ms", age_ms)
 
 
-@mutant("two tasks of one agent work on a partition at the same time", theme="pairs")
+@mutant("two tasks of one agent work on a partition at the same time", theme="pairs", noted=12)
 def no_lock(stack: ExitStack) -> None:
     real = PartitionArchiver.__init__
 

@@ -63,7 +63,7 @@ def _with_merged(entries: EntryTree, merged: Entry) -> EntryTree:
     return before.followed_by(merged) + rest.split_at(merged.next_offset)[1]
 
 
-@mutant("a merged entry does not know what was open before it", theme="merges")
+@mutant("a merged entry does not know what was open before it", theme="merges", noted=4)
 def merge_forgets_transactions(stack: ExitStack) -> None:
     patch_in(stack, archival.partition.merger, "scan_run", lambda file, **how: scan_run(file, **(how | {"open_before": ()})))
     patch_in(stack, archival.partition.merger, "_is_sum", lambda *_: True)
@@ -88,7 +88,7 @@ def merge_unconfirmed(stack: ExitStack) -> None:
     patch_in(stack, archival.partition.merger.Merger, "merge", merge)
 
 
-@mutant("a merge believes the local log without comparing digests", theme="merged keys")
+@mutant("a merge believes the local log without comparing digests", theme="merged keys", noted=6)
 def merge_of_other_bytes(stack: ExitStack) -> None:
     real = archival.partition.merger.Merger._copy_local
 
@@ -115,7 +115,7 @@ def replaced_for_nothing(stack: ExitStack) -> None:
     patch_in(stack, archival.plan.replacement, "clean_below", lambda log: 2**62)
 
 
-@mutant("only what is new is archived again where compaction went past the archive", theme="keys")
+@mutant("only what is new is archived again where compaction went past the archive", theme="keys", noted=2)
 def replaced_in_part(stack: ExitStack) -> None:
     def plan(log: LocalLog, head: Head, first: int, overtaken: Any) -> Any:
         last = head.entries[-1].base_offset if head.entries else head.start_offset
@@ -135,7 +135,7 @@ def saved_without_the_oldest(stack: ExitStack) -> None:
     patch_in(stack, archival.plan.step_plan, "plan_smaller", plan)
 
 
-@mutant("space is to be saved where there is none", theme="shrinks")
+@mutant("space is to be saved where there is none", theme="shrinks", noted=6)
 def saved_without_end(stack: ExitStack) -> None:
     patch_in(stack, archival.plan.replacement, "_saves", lambda *_: True)
 

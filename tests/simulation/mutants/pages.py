@@ -68,7 +68,7 @@ def page_unconfirmed(stack: ExitStack) -> None:
     patch_in(stack, manifests.page_store, "put_confirmed", put)
 
 
-@mutant("a head is committed before the pages that it names", theme="pages")
+@mutant("a head is committed before the pages that it names", theme="pages", noted=4)
 def head_before_pages(stack: ExitStack) -> None:
     real, left = ManifestRepository._write, threading.local()
 

@@ -39,7 +39,7 @@ def aborted_by_the_local_log_alone(stack: ExitStack) -> None:
     patch_in(stack, PartitionTransactions, "aborted", aborted)
 
 
-@mutant("a head that cannot be read is taken for an empty archive", theme="gaps")
+@mutant("a head that cannot be read is taken for an empty archive", theme="gaps", noted=10)
 def no_head_is_an_empty_archive(stack: ExitStack) -> None:
     real = ManifestView.load
 
@@ -103,7 +103,7 @@ def denied_by_a_dead_end(stack: ExitStack) -> None:
     patch_in(stack, PartitionTransactions, "_is_denied", lambda self, begun, archive: real(self, begun, Span(archive.start, 1 << 62)))
 
 
-@mutant("a reader takes what is gone for damage, whatever the head says by now", theme="recovered")
+@mutant("a reader takes what is gone for damage, whatever the head says by now", theme="recovered", noted=11)
 def reader_calls_it_damage(stack: ExitStack) -> None:
     def gone(self: ArchivedRuns, entry: Entry, error: NotFound) -> Resumable[CorruptData]:
         yield from ()

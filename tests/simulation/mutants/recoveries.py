@@ -19,18 +19,18 @@ def recovery_calls_it_damage(stack: ExitStack) -> None:
     patch_in(stack, recovery.revision, "_planned_again", lambda *_: {})
 
 
-@mutant("a recovery that plans again leaves in place what the plan before had put there", theme="recovered", noted=70)
+@mutant("a recovery that plans again leaves in place what the plan before had put there", theme="recovered", noted=240)
 def recovery_leaves_what_is_outdated(stack: ExitStack) -> None:
     patch_in(stack, Placement, "_remove_outdated", lambda *_: None)
 
 
-@mutant("a recovery trusts a segment in place by its name", theme="recovered", noted=7)
+@mutant("a recovery trusts a segment in place by its name", theme="recovered", noted=240)
 def recovery_trusts_a_name(stack: ExitStack) -> None:
     patch_in(stack, Placement, "_remove_outdated", lambda *_: None)
     patch_in(stack, recovery.runs, "check_run", lambda file, *_: 0)
 
 
-@mutant("a recovery leaves out what the store did not give in time", theme="pages", noted=11)
+@mutant("a recovery leaves out what the store did not give in time", theme="pages", noted=17)
 def recovery_calls_silence_damage(stack: ExitStack) -> None:
     real = recovery.planner.plan_partition
 

@@ -67,7 +67,7 @@ def release_looks_once(stack: ExitStack) -> None:
     patch_in(stack, Releaser, "_look_again", lambda *_: None)
 
 
-@mutant("last_offset taken for the next offset and incremented")
+@mutant("last_offset taken for the next offset and incremented", noted=4)
 def release_off_by_one(stack: ExitStack) -> None:
     real = archival.partition.release.release_bound
 
@@ -83,7 +83,7 @@ def _held_back(reason: str) -> bool:
     return reason != "the rest is not archived"
 
 
-@mutant("a gap entry counts as covering, release crosses it", theme="gaps", rare=True)
+@mutant("a gap entry counts as covering, release crosses it", theme="gaps", rare=True, noted=8)
 def release_across_gap(stack: ExitStack) -> None:
     real = archival.partition.release.release_bound
 
@@ -96,7 +96,7 @@ def release_across_gap(stack: ExitStack) -> None:
     patch_in(stack, archival.partition.release, "release_bound", release_bound)
 
 
-@mutant("release trusts last_offset of the control log")
+@mutant("release trusts last_offset of the control log", noted=4)
 def release_from_control(stack: ExitStack) -> None:
     def plan_from_control(self: Releaser, archiver: PartitionArchiver) -> Head | None:
         known = archiver._announcer._control.state().partition(archiver.partition)

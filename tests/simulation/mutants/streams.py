@@ -18,12 +18,12 @@ from manifests.head import Head
 from tests.simulation.mutants.mutant import mutant, patch_in
 
 
-@mutant("after a crash a stream continues under the name that was assigned before", theme="streams")
+@mutant("after a crash a stream continues under the name that was assigned before", theme="streams", noted=54)
 def stream_same_name(stack: ExitStack) -> None:
     patch_in(stack, PartitionStreams, "may_write", lambda self, head: assigned_to(head) is not None)
 
 
-@mutant("a stream is listed though its name is not pending any more", theme="streamed branches")
+@mutant("a stream is listed though its name is not pending any more", theme="streamed branches", noted=3)
 def stream_not_pending(stack: ExitStack) -> None:
     patch_in(stack, PartitionStreams, "check", lambda self, head: None)
     patch_in(stack, PartitionStreams, "may_write", lambda self, head: True)
@@ -51,7 +51,7 @@ def chunks_unconfirmed(stack: ExitStack) -> None:
     patch_in(stack, ChunkSegment, "_append_chunk", append)
 
 
-@mutant("a stream takes what is not committed yet", theme="streams")
+@mutant("a stream takes what is not committed yet", theme="streams", noted=62)
 def stream_above_hw(stack: ExitStack) -> None:
     real = archival.plan.step_plan._uploads
 

@@ -17,12 +17,12 @@ def trigger_beyond_retention(stack: ExitStack) -> None:
     patch_in(stack, archival.plan.offload_trigger, "misfit", lambda *_: "")
 
 
-@mutant("retention that has come near releases nothing", theme="triggers")
+@mutant("retention that has come near releases nothing", theme="triggers", noted=36)
 def trigger_until_retention(stack: ExitStack) -> None:
     patch_in(stack, archival.plan.offload_trigger, "_before", lambda wanted, limit: wanted)
 
 
-@mutant("the planner does not heed the bound that triggers come to", theme="triggers")
+@mutant("the planner does not heed the bound that triggers come to", theme="triggers", noted=3)
 def trigger_unheeded(stack: ExitStack) -> None:
     real = archival.plan.offload_trigger.bounded
 
@@ -33,7 +33,7 @@ def trigger_unheeded(stack: ExitStack) -> None:
     patch_in(stack, tests.simulation.agents, "bounded", unbound)
 
 
-@mutant("a segment's bytes count from its end on, not from its begin", theme="triggers")
+@mutant("a segment's bytes count from its end on, not from its begin", theme="triggers", noted=4)
 def trigger_by_what_follows(stack: ExitStack) -> None:
     real = archival.plan.offload_trigger._due_end
 
@@ -49,7 +49,7 @@ def trigger_by_file_time(stack: ExitStack) -> None:
     patch_in(stack, archival.plan.offload_trigger, "counted_from_ms", lambda segment: segment.generation.modified_ns // 10**6)
 
 
-@mutant("what is streamed does not heed triggers", theme="streamed triggers")
+@mutant("what is streamed does not heed triggers", theme="streamed triggers", noted=24)
 def trigger_unheeded_by_streams(stack: ExitStack) -> None:
     patch_in(stack, archival.plan.step_plan, "_released_end", lambda log, first, high_watermark, *_: high_watermark)
 

@@ -45,7 +45,7 @@ def digest_not_compared(stack: ExitStack) -> None:
     patch_in(stack, headwater_core.layouts.segment, "put_all_confirmed", put_all)
 
 
-@mutant("commits without confirming an upload that got no answer")
+@mutant("commits without confirming an upload that got no answer", noted=8)
 def commit_unconfirmed(stack: ExitStack) -> None:
     patch_in(stack, headwater_core.objectstore.confirmed_put, "_confirm", lambda *_: True)
 
@@ -83,7 +83,7 @@ def blind_put(stack: ExitStack) -> None:
     patch_in(stack, ManifestRepository, "_write", write)
 
 
-@mutant("a refused commit is repeated on the new head without reading what is there")
+@mutant("a refused commit is repeated on the new head without reading what is there", noted=3)
 def refused_not_read_back(stack: ExitStack) -> None:
     def commit(self: ManifestRepository, before: Versioned | None, after: Head) -> Versioned:
         for _ in range(4):
@@ -122,7 +122,7 @@ def ignore_fence(stack: ExitStack) -> None:
     patch_in(stack, ManifestRepository, "commit", commit)
 
 
-@mutant("a fenced agent claims again and commits what it uploaded before")
+@mutant("a fenced agent claims again and commits what it uploaded before", noted=36)
 def reuse_upload(stack: ExitStack) -> None:
     real_upload, real_commit = Uploads.upload_all, PartitionArchiver._commit
     left: dict[int, Entry] = {}
@@ -157,7 +157,7 @@ def loser_deletes(stack: ExitStack) -> None:
     patch_in(stack, PartitionArchiver, "_commit", commit)
 
 
-@mutant("the fence is the leader epoch")
+@mutant("the fence is the leader epoch", noted=4)
 def fence_from_epoch(stack: ExitStack) -> None:
     real = PartitionArchiver._commit
 
