@@ -155,7 +155,8 @@ class Served:
                 self.outcomes[key] = "open"
         if following is not None and following < self.lost_to:
             self.outcomes |= {key: "unknown" for keys in begun.values() for key in keys}
-        known = _open_at_end((*(each for each in self.removed if not self._lists(each)), *self.places))
+        had: list[Batch | Stored | Place] = [*(each for each in self.removed if not self._lists(each)), *self.places]
+        known = [*_open_at_end(had), *_open_at_end(each for each in had if each.base < self.proven_to)]  # what ends it may be dead
         unended = [base for keys in begun.values() for base, _ in keys]
         self.stable = min([*self.still, *unended, *known, *_open_at_end(self.own), self.end])
 
