@@ -36,26 +36,31 @@ def find_ends(found: Sequence[ArchivedTopic], options: Options, store: ObjectSto
     Reads the archive: the run in which a log ends, indexes of runs before it, and runs after it to count. What is damaged there ends the
     log before it. Raises UsageError for an offset of a partition that is not recovered, and what the store raises.
     """
-    heads = {
-        (topic.manifest.topic, number): replace(head, entries=readable(head.entries))
-        for topic in found
-        for number, head in topic.heads.items()
-    }
-    offsets = {_place_of(text): offset for text, offset in options.to_offsets.items()}
+    heads = {(topic.manifest.topic, number): head for topic in found for number, head in topic.heads.items()}
+    offsets = _offsets(options)
     if unknown := sorted(offsets.keys() - heads.keys()):
         raise UsageError(f"an end for {unknown[0][0]}:{unknown[0][1]}, which is not recovered")
 
-    def of(place: Place) -> RequestedEnd | None:
-        ends = []
-        if place in offsets:
-            ends.append(_at_offset(store, heads[place], offsets[place]))
-        if options.to_time_ms is not None:
-            ends.append(_at_time(store, heads[place], options.to_time_ms))
-        return min((each for each in ends if each is not None), key=lambda each: each.offset, default=None)
-
     wanted = sorted(heads if options.to_time_ms is not None else offsets)
     with ContextThreads(_READERS, "recover-ends") as pool:
-        return {place: end for place, end in zip(wanted, pool.map(of, wanted), strict=True) if end is not None}
+        ends = pool.map(lambda place: find_end(heads[place], place[0], options, store), wanted)
+        return {place: end for place, end in zip(wanted, ends, strict=True) if end is not None}
+
+
+def find_end(head: Head, topic: str, options: Options, store: ObjectStore) -> RequestedEnd | None:
+    """The end of one of them, of which `head` may have become another since; None: with its archive. topic: by the archive's name.
+    Raises what the store raises."""
+    head = replace(head, entries=readable(head.entries))
+    ends = []
+    if (offset := _offsets(options).get((topic, head.partition))) is not None:
+        ends.append(_at_offset(store, head, offset))
+    if options.to_time_ms is not None:
+        ends.append(_at_time(store, head, options.to_time_ms))
+    return min((each for each in ends if each is not None), key=lambda each: each.offset, default=None)
+
+
+def _offsets(options: Options) -> dict[Place, int]:
+    return {_place_of(text): offset for text, offset in options.to_offsets.items()}
 
 
 def _place_of(text: str) -> Place:

@@ -19,6 +19,7 @@ from recovery.local_part import bounds_of, readable
 from recovery.plan_notes import notes_of
 from recovery.planner import plan_partition, policy_of
 from recovery.recovery_plan import LostRun, PartitionPlan, Place, RecoveryPlan, TopicPlan, check_partition, check_plan
+from recovery.requested_ends import find_end
 
 REVISIONS_MAX = 8  # of one plan at a time, because the archive has replaced runs of it meanwhile
 
@@ -76,7 +77,9 @@ def _planned_again(
                 held = manifests.load(identity)
                 listed = {entry.key for entry in readable(held.head.entries)} if held else set()
                 if held and not all(entry.key in listed for entry in (*partition.files, *partition.beneath) if not entry.gap):
-                    planned = plan_partition(held.head, bounds._replace(end=partition.end))
+                    options, name = plan.request.options, topic.archived_name.topic
+                    end = partition.end or find_end(held.head, name, options, manifests.store)  # it may have grown beyond it
+                    planned = plan_partition(held.head, bounds._replace(end=end))
                     epoch = max(planned.leader_epoch, partition.leader_epoch)  # a snapshot may have more
                     planned = replace(
                         planned,

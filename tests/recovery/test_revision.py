@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -17,6 +18,7 @@ from recovery.recovery_plan import RecoveryPlan, decode_plan, encode_plan
 from recovery.revision import REVISIONS_MAX
 from recovery.target import read_mark
 from tests.headwater_core.objectstore.memory import MemoryStore
+from tests.headwater_core.segments.builders import BASE_TIME
 from tests.recovery.interrupted import Failing
 from tests.recovery.written_archive import Archive, batches_in, commit, data, plain
 
@@ -49,6 +51,18 @@ def test_what_was_merged_since_is_planned_again(fetched: int, tmp_path: Path) ->
     assert mark.plan.recovery_id == plan.recovery_id
     assert mark.plan.topics[0].partitions[0].manifest_version == 2
     assert recovery.apply(plan, tmp_path, archive.store).again
+
+
+@pytest.mark.parametrize("options", [{"to_offsets": {"orders:0": 5}}, {"to_time_ms": BASE_TIME + 4}])
+def test_what_was_archived_since_beyond_the_requested_end_does_not_come_back(options: dict[str, Any], tmp_path: Path) -> None:
+    """The end was not in the archive when it was planned."""
+    archive = an_archive()
+    plan = archive.plan(**options)
+    with pytest.raises(TransientError):
+        recovery.apply(plan, tmp_path, Failing(archive.store, TransientError("throttled"), 1), workers=1)
+    archive.replace("orders", [*MERGED, plain(5)], [plain(6)])
+    recovery.apply(plan, tmp_path, archive.store)
+    assert recovered(tmp_path) == MERGED
 
 
 def test_what_was_trimmed_since_is_not_missed(tmp_path: Path) -> None:

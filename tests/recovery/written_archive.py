@@ -114,7 +114,9 @@ class Archive:
         for run in runs:
             entries.append(self._entry(identity, run, entries, made=held.head.version))
         start = max(start_offset, entries[0].base_offset)
-        repository.commit(held, msgspec.structs.replace(held.head, entries=EntryTree(entries), start_offset=start))
+        repository.commit(
+            held, msgspec.structs.replace(held.head, entries=EntryTree(entries), start_offset=start, last_offset=entries[-1].last_offset)
+        )
         for key in {key for entry in held.head.entries if entry not in lost for key in (entry.key, entry.index_key)}:
             self.store.delete(key)
         return entries
