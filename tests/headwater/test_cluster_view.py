@@ -195,6 +195,8 @@ def test_a_cluster_comes_back_on_several_brokers_with_its_archive_as_its_own(sta
     assert "broker.rack=b" in applied.err
     assert "is the archive of the recovered cluster now" in applied.err
     assert sorted(each.parent.name for each in into.glob("*/meta.properties")) == ["five", "node-1"]
+    owner, listed = (json.loads((stage.bucket / name).read_text()) for name in ("headwater.json", "cluster/latest.json"))
+    assert owner["cluster_id"] == listed["cluster_id"] not in owner["former"]
     again = stage.run("recover", "apply", *request)
     assert (again.code, "nothing was done" in again.err) == (0, True), again.err
     refused = stage.run("flush", log=log_dir)

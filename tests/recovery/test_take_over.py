@@ -15,6 +15,8 @@ from headwater_core.segments.log_dirs import LogDirs
 from manifests import keys
 from manifests.entry import Entry
 from manifests.head import Head
+from manifests.page import page_key
+from manifests.page_limits import PageLimits, Room
 from manifests.pending_list import PendingObject
 from manifests.repository import ManifestRepository
 from manifests.topic import Current
@@ -222,3 +224,28 @@ def test_topics_that_do_not_come_back_are_given_too_and_other_requests_are_refus
     assert "has the archive already" in recovery.plan(repository, None, recovery.Options(take_over=True, cluster_id=source)).problems[0]
     with pytest.raises(UsageError, match="no archive to take over"):
         recovery.plan(repository, None, recovery.Options(take_over=True, renames={"menu": "card"}))
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_head_with_pages_changes_hands_and_they_stay_whether_they_can_be_read_or_not(is_lost: bool, tmp_path: Path) -> None:
+    store, repository = archive_in_memory(unpack("pantry"))
+    small = ManifestRepository(store, limits=PageLimits(entries=Room(1, 34_000)))
+    [partition] = [log.partition for log in LogDirs([unpack("pantry")]).partitions() if str(log.partition) == "thermo-samples:1"]
+    held = small.load(partition)
+    assert held is not None
+    before, paged = list(held.head.entries), small.commit(held, held.head)
+    [page] = paged.head.entries.references
+    if is_lost:
+        store.delete(page_key(partition, page))
+    plan = recovery.plan(repository, None, TAKE_OVER)
+    assert bool(plan.holes) is is_lost
+    recovery.apply(plan, tmp_path / "log", store, skip_damaged=is_lost)
+    now = repository.load(replace_owner(partition, plan))
+    assert now is not None
+    assert now.head.entries.references == (page,)
+    if not is_lost:
+        assert list(now.head.entries) == before
+
+
+def replace_owner(partition: PartitionId, plan: RecoveryPlan) -> PartitionId:
+    return PartitionId(plan.cluster_id, partition.topic_id, partition.partition, partition.topic)
