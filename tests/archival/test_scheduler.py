@@ -16,6 +16,7 @@ from archival.config import ArchivalConfig, ArchiveMode
 from archival.fleet import GLIMPSE_S, LATE_S, LOG_DIRS, LOOK_S, MERGE_AGAIN_S, OLDER_EVERY_S, READ_AGAIN_S, MergeTurn, PartitionOutcome
 from archival.partition import archiver
 from archival.partition.announcer import claim_of
+from archival.partition.archiver import MergeOutcome
 from archival.plan.merge_plan import MergePlan, plan_merge
 from archival.plan.policy import Policy, PolicyFor
 from archival.schedule.due_queue import PAUSE_MAX_S
@@ -932,6 +933,14 @@ def test_a_merge_gives_its_place_to_what_would_have_to_wait(bench: Bench) -> Non
     assert bench.scheduler.turn()
     assert seen == ["", "something is to be archived"]
     assert (entries(bench, 0), entries(bench, 1)) == (8, 8)
+
+
+def test_a_merge_that_failed_is_tried_again_though_nothing_is_archived(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    a_merging_bench(bench)
+    monkeypatch.setattr(archiver.PartitionArchiver, "merge", lambda *_, **__: MergeOutcome(passed=0, again_in_s=120.0))
+    turn = bench.fleet.merge(TopicPartition("soup", 0), Policy.of, StepWatch(bench.clock))
+    assert turn.again_in_s is not None
+    assert turn.again_in_s <= 120
 
 
 def test_what_is_archived_again_after_a_cut_is_merged_too(bench: Bench) -> None:

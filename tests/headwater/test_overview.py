@@ -70,6 +70,9 @@ def test_what_is_not_followed_of_the_settings_of_offload_is_said_and_counted() -
     assert "applied" not in summary([full])
     kept = a_row("bills", 2, collection_trouble="4 objects stay: restore it")
     assert [row["reason"] for row in partition_rows([kept], explained=False)] == ["4 objects stay: restore it"]
+    apart = a_row("bills", 3, merge_trouble="chunks of 2 full segments stay")
+    assert [row["reason"] for row in partition_rows([apart], explained=False)] == ["not merged: chunks of 2 full segments stay"]
+    assert summary([apart]).endswith("not all merged of 1")
     assert summary([kept]).endswith("orphans kept of 1")
 
 
