@@ -86,8 +86,11 @@ def check_index(store: ObjectStore, entry: Entry) -> None:
     try:
         reader.read_index()
         reader.check_rest()
+        there = store.stat(entry.index_key).size_bytes if entry.index_key else entry.index_bytes
     except NotFound as error:
         raise CorruptData(entry.index_key or entry.key, 0, "the manifest lists it, the store does not have it") from error
+    if there != entry.index_bytes:
+        raise CorruptData(entry.index_key, min(there, entry.index_bytes), f"{there} bytes, the manifest says {entry.index_bytes}")
 
 
 def compare_run(

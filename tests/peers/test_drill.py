@@ -11,7 +11,7 @@ import pytest
 
 from headwater.drill.drill_report import DrillOutcome, DrillReport, decode_report
 from headwater.drill.report_store import ReportStore
-from headwater_core.errors import VerificationFailed
+from headwater_core.errors import Partial, VerificationFailed
 from tests.fixtures import KAFKA
 from tests.headwater.conftest import Stage, stage
 from tests.peers.java_client import kafka_jars
@@ -79,6 +79,8 @@ def test_every_read_path_gives_what_was_archived(stage: Stage, kafka_home: Path)
         assert by["kafka"].name.startswith("kafka 4")
         assert by["live"].amount.records > 150
         assert report.rpo.source == "live cluster"
+        assert report.rpo.unmeasured == ()
+        assert report.rpo.partitions == report.partitions
         lags = {(lag.topic, lag.partition): lag for lag in report.rpo.worst}
         assert lags["plain", 0].records == 3
         assert lags["plain", 0].behind_s is not None
@@ -99,6 +101,8 @@ def test_every_read_path_gives_what_was_archived(stage: Stage, kafka_home: Path)
     ran = stage.run("drill", *live, log=log_dir)
     assert ran.code == 0, ran.err
     assert "the live cluster could not be read" in reported(stage).rpo.why
+    ran = stage.run("drill", "pl*", *live, "--live", log=log_dir)  # unless the comparison was requested
+    assert ran.code == Partial.exit_code, ran.err
     assert not list((stage.data_dir / "drills").glob("scratch-*"))
 
 

@@ -158,6 +158,16 @@ def test_damage_of_object_and_index_is_found(change: str) -> None:
         check_index(damaged(archive.store, entry.index_key, change), entry)
 
 
+def test_what_follows_an_index_is_found() -> None:
+    archive = Archive()
+    [entry] = archive.topic("orders", LOG)
+    raw = archive.store.get(entry.index_key)[0]
+    archive.store.delete(entry.index_key)
+    archive.store.create(entry.index_key, raw + raw[-9:])
+    with pytest.raises(CorruptData, match=rf"{len(raw) + 9} bytes, the manifest says {len(raw)}"):
+        check_index(archive.store, entry)
+
+
 def test_an_object_that_is_sound_and_another_one_is_found() -> None:
     archive = Archive()
     [entry] = archive.topic("orders", LOG)
