@@ -1,19 +1,32 @@
-"""A bucket of several topics, damaged by a seed in several ways at once; what of it is sound, and what must be said of the rest."""
+"""A bucket of several topics, in every layout and with a snapshot of the cluster, damaged by a seed in several ways at once; what of it is
+sound, and what must be said of the rest."""
 
+import io
 import json
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
 from random import Random
 from typing import Any
 
+from archival.cluster_archiver import ClusterArchiver, ClusterArchiverEquipment
+from archival.partition.run_names import names_for
+from archival.partition.uploads import named_entry, with_offloaded
 from headwater_core.clock import SystemClock
+from headwater_core.layouts import NewRun, Offloader, open_layout
+from headwater_core.layouts.chunks import Variant
+from headwater_core.layouts.chunks.chunks_layout import ChunksLayout
 from headwater_core.partition import PartitionId, topic_id_text
+from headwater_core.segments.metadata.cluster_metadata import ClusterMetadata, PartitionMetadata, TopicMetadata
+from headwater_core.segments.metadata.metadata_log import DIRECTORY, MetadataLog
+from headwater_core.segments.run_scan import scan_run
 from manifests import document, keys
 from manifests.entry import Entry
 from manifests.entry_tree import EntryTree
 from manifests.head import Head
 from manifests.repository import ManifestRepository
 from manifests.topic import TopicManifest
+from tests.fixtures import unpack
 from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.headwater_core.segments.builders import a_batch
 from tests.recovery.plans import CLUSTER
@@ -21,14 +34,23 @@ from tests.recovery.written_archive import Archive
 
 Place = tuple[str, int]
 OTHER_TOPIC = topic_id_text(b"\xfe" * 16)
+CHUNK_BYTES = 64  # so that a run is cut into several
+LAYOUTS: dict[str, Offloader] = {
+    "blocks": open_layout("blocks"),
+    "streaming": open_layout("streaming"),
+    "append": ChunksLayout(Variant.APPEND),
+    "fixed": ChunksLayout(Variant.FIXED, CHUNK_BYTES, senders=1),
+}
 
 
 @dataclass(slots=True)
 class Log:
-    """One partition: its runs, and each document of its head as it was at some time, with how many runs it lists."""
+    """One partition: its runs, the objects of each by its key, and each document of its head as it was at some time, with how many runs it
+    lists."""
 
     identity: PartitionId
     runs: list[tuple[Entry, list[bytes]]] = field(default_factory=list)
+    objects: dict[str, list[str]] = field(default_factory=dict)
     heads: list[tuple[bytes, int]] = field(default_factory=list)
 
     @property
@@ -41,6 +63,7 @@ class DamagedBucket:
     logs       as they were archived, by place
     lost       runs that are not sound any more, by key
     unlisted   of those, what is on a lost page and not named by itself
+    harmed     runs of which an object was changed, by key: those that are not lost come back whole, or are named
     empty      places that come back empty
     gone       topics that do not come back at all
     listed     how many runs of a place are listed, where an older head was put back
@@ -55,6 +78,7 @@ class DamagedBucket:
         self.logs: dict[Place, Log] = {}
         self.lost: set[str] = set()
         self.unlisted: set[str] = set()
+        self.harmed: set[str] = set()
         self.empty: set[Place] = set()
         self.gone: set[str] = set()
         self.listed: dict[Place, int] = {}
@@ -63,6 +87,8 @@ class DamagedBucket:
         self._touched: set[str] = set()
         for number in range(self.random.randint(2, 3)):
             self._make_topic(f"topic-{number}", number)
+        self.is_cluster_harmed = False
+        self._take_snapshot()
 
     # As it was
 
@@ -70,6 +96,34 @@ class DamagedBucket:
         if self.random.random() < 0.3:
             self._write_topic(name, topic_id_text(bytes([100 + number]) * 16), kept=False)  # its earlier incarnation
         self._write_topic(name, topic_id_text(bytes([number + 1]) * 16), kept=True)
+
+    def _take_snapshot(self) -> None:
+        """Of a cluster that has these topics, and users, ACLs and quotas."""
+        logs = [log.identity for log in self.logs.values()]
+        topics = {
+            name: TopicMetadata(
+                name=name,
+                topic_id=topic_id,
+                partitions={
+                    each.partition: PartitionMetadata(leader=1, leader_epoch=4, replicas=(1,), isr=(1,))
+                    for each in logs
+                    if each.topic == name
+                },
+                configs={"cleanup.policy": "delete"},
+            )
+            for name, topic_id in sorted({(each.topic, each.topic_id) for each in logs})
+        }
+        state = replace(_kitchen(), topics=topics)
+        equipment = ClusterArchiverEquipment(
+            metadata=lambda: state,
+            store=self.store,
+            repository=self.repository,
+            cluster_id=lambda: CLUSTER,
+            writer="w",
+            clock=SystemClock(),
+            new_uid=lambda: f"{self.random.randrange(1 << 60):032x}",
+        )
+        ClusterArchiver(equipment).step()
 
     def _write_topic(self, name: str, topic_id: str, *, kept: bool) -> None:
         count = self.random.randint(1, 3)
@@ -90,7 +144,9 @@ class DamagedBucket:
                 count = self.random.randint(1, 4)
                 batches.append(a_batch(base, [self.random.randbytes(self.random.randint(1, 30)) for _ in range(count)]))
                 base += count
-            entry = self.archive._entry(identity, batches, entries, made=self.random.randrange(1 << 32))
+            before_keys = {info.key for info in self.store.list("")}
+            entry = self._offload(identity, batches, entries)
+            log.objects[entry.key] = sorted({info.key for info in self.store.list("")} - before_keys)
             entries.append(entry)
             log.runs.append((entry, batches))
             before = held.head.entries if held else EntryTree()
@@ -112,6 +168,21 @@ class DamagedBucket:
             log.heads.append((self.store.get(log.head_key)[0], len(entries)))
         return log
 
+    def _offload(self, identity: PartitionId, batches: Sequence[bytes], entries: Sequence[Entry]) -> Entry:
+        """In Kafka's own bytes, or in another layout."""
+        made = self.random.randrange(1 << 32)
+        kind = self.random.choice(["segment", "segment", "segment", *LAYOUTS])
+        if kind == "segment":
+            return self.archive._entry(identity, batches, entries, made=made)
+        raw, offloader = b"".join(batches), LAYOUTS[kind]
+        scan = scan_run(io.BytesIO(raw), start=0, end=len(raw), open_before=(), where="run")
+        assert scan is not None
+        bounds = scan.base_offset, scan.last_offset
+        names = names_for(identity, offloader, f"{identity.topic_id}-1", lambda: f"{made:08x}{scan.base_offset:024x}")
+        entry = named_entry(names.following(entries[-1] if entries else None, *bounds, len(raw), 1), *bounds, scan, 1, offloader.name)
+        [done] = offloader.offload(self.store, [NewRun(identity, *bounds, entry.key, entry.index_key, io.BytesIO(raw), scan)], {})
+        return with_offloaded(entry, done)
+
     # What is done to it
 
     def damage(self) -> None:
@@ -121,6 +192,7 @@ class DamagedBucket:
             self._object,
             self._swap,
             self._index,
+            self._beside,
             self._extra,
             self._page,
             self._head,
@@ -128,6 +200,7 @@ class DamagedBucket:
             self._hostile_head,
             self._topic,
             self._owner,
+            self._cluster,
         ]
         way = self.random.choice(ways)
         if way():
@@ -164,12 +237,33 @@ class DamagedBucket:
         return place, self.random.choice(self.logs[place].runs)[0]
 
     def _object(self) -> bool:
+        """One that holds the run's own bytes, or a part of them."""
         place, entry = self._run()
-        raw = self._take(entry.key)
+        key, _ = self.random.choice(open_layout(entry.layout).data_objects(entry))
+        raw = self._take(key)
         if raw is None:
             return False
-        self._put(entry.key, self._changed(raw))
-        self._lose(place, entry)
+        changed = self._changed(raw)
+        self._put(key, changed)
+        self.harmed.add(entry.key)
+        is_wrapped = entry.layout in ("blocks", "streaming")  # not every byte of it is of the run
+        if not is_wrapped or changed is None or len(changed) < len(raw) or not any(changed):
+            self._lose(place, entry)
+        return True
+
+    def _beside(self) -> bool:
+        """What a layout has beside them: an index, or what says where the run lies."""
+        place, entry = self._run()
+        data = {key for key, _ in open_layout(entry.layout).data_objects(entry)}
+        others = [key for key in self.logs[place].objects[entry.key] if key not in data]
+        if not others:
+            return False
+        key = self.random.choice(others)
+        raw = self._take(key)
+        if raw is None:
+            return False
+        self._put(key, self._changed(raw))
+        self.harmed.add(entry.key)
         return True
 
     def _swap(self) -> bool:
@@ -188,13 +282,15 @@ class DamagedBucket:
 
     def _lose(self, place: Place, entry: Entry) -> None:
         self.lost.add(entry.key)
+        self.harmed.add(entry.key)
 
     def _index(self) -> bool:
         """Nothing that is recovered rests on it: these runs have no transactions."""
         _, entry = self._run()
-        raw = self._take(entry.index_key)
+        raw = self._take(entry.index_key) if entry.index_key and entry.layout == "segment" else None
         if raw is not None:
             self._put(entry.index_key, self._changed(raw))
+            self.harmed.add(entry.key)
         return raw is not None
 
     def _extra(self) -> bool:
@@ -329,6 +425,14 @@ class DamagedBucket:
         self.gone.add(topic)
         return True
 
+    def _cluster(self) -> bool:
+        """The snapshot, or the list of snapshots."""
+        raw = self._take(key := self.random.choice(sorted(info.key for info in self.store.list(keys.CLUSTER))))
+        if raw is not None:
+            self._put(key, self._changed(raw))
+            self.is_cluster_harmed = True
+        return raw is not None
+
     def _owner(self) -> bool:
         raw = self._take(keys.OWNER)
         if raw is not None:
@@ -337,19 +441,40 @@ class DamagedBucket:
 
     # What must come of it
 
-    def sound(self, place: Place) -> list[bytes]:
-        """The batches that come back."""
+    def runs(self, place: Place) -> list[tuple[Entry, list[bytes]]]:
+        """Those that are listed and not lost."""
         if place in self.empty or place[0] in self.gone:
             return []
         runs = self.logs[place].runs[: self.listed.get(place, len(self.logs[place].runs))]
-        return [batch for entry, batches in runs if entry.key not in self.lost for batch in batches]
+        return [(entry, batches) for entry, batches in runs if entry.key not in self.lost]
+
+    def sound(self, place: Place, said: str = "") -> list[bytes]:
+        """The batches that come back; of harmed runs those that `said` does not name."""
+        where = "{}:{}".format(*place)
+        return [
+            batch
+            for entry, batches in self.runs(place)
+            if entry.key not in self.harmed or f"{where} offsets {entry.base_offset}-" not in said
+            for batch in batches
+        ]
+
+    def is_damaged(self) -> bool:
+        """Is anything of what is listed harmed, or not there? Not of what is doubtful, which may be harmless."""
+        if self.gone or self.empty:
+            return True
+        logs = {place: log for place, log in self.logs.items() if place not in self.doubtful}
+        return any(
+            entry.key in self.harmed | self.lost
+            for place, log in logs.items()
+            for entry, _ in log.runs[: self.listed.get(place, len(log.runs))]
+        )
 
     def everything(self, place: Place) -> list[bytes]:
         return [batch for _, batches in self.logs[place].runs for batch in batches]
 
-    def must_be_said(self) -> Iterator[str]:
-        """By the plan, or the recovery that it makes."""
-        yield from self.gone
+    def must_be_said(self, came_back: Collection[str] = ()) -> Iterator[str]:
+        """By the plan, or the recovery that it makes. came_back: topics that a snapshot of the cluster has helped to find"""
+        yield from self.gone.difference(came_back)
         for place, log in self.logs.items():
             where, listed = "{}:{}".format(*place), self.listed.get(place, len(log.runs))
             if place[0] in self.gone or place in self.doubtful:
@@ -360,8 +485,18 @@ class DamagedBucket:
             for entry, _ in log.runs[:listed]:
                 if entry.key in self.lost - self.unlisted:
                     yield f"{where} offsets {entry.base_offset}-"
-            if any(info.key == entry.key for entry, _ in log.runs[listed:] for info in self.store.list(entry.key)):
+            if any(info.key == entry.key for entry, _ in log.runs[listed:] if _says_offsets(entry) for info in self.store.list(entry.key)):
                 yield f"{where} ends at offset"
+
+
+@cache
+def _kitchen() -> ClusterMetadata:
+    return MetadataLog(unpack("kitchen") / DIRECTORY).read()
+
+
+def _says_offsets(entry: Entry) -> bool:
+    """Else nobody sees in a listing what it is that no head lists."""
+    return entry.layout in ("segment", "blocks")
 
 
 def _refs(repository: ManifestRepository, identity: PartitionId) -> Iterator[Any]:
