@@ -12,7 +12,7 @@ from archival.plan.stream_plan import assigned_to
 from headwater_core.errors import TransientError
 from headwater_core.layouts.chunks.chunk_map import Tile
 from headwater_core.layouts.chunks.chunk_segment import ChunkPiece, ChunkSegment, WrittenChunk
-from headwater_core.layouts.streaming import OffloadHandle
+from headwater_core.layouts.streaming.offload_buffer import OffloadBuffer
 from headwater_core.segments.local_log import LocalLog
 from manifests.head import Head
 from tests.simulation.mutants.mutant import mutant, patch_in
@@ -67,6 +67,6 @@ def stream_outlives_its_process(stack: ExitStack) -> None:
     patch_in(stack, PartitionArchiver, "end", lambda self: True)
 
 
-@mutant("what is given up keeps its part of the offload buffer", theme="streams", noted=62)
+@mutant("what is given up keeps its part of the offload buffer", theme="streams", noted=26)
 def stream_keeps_buffer(stack: ExitStack) -> None:
-    patch_in(stack, OffloadHandle, "abort", lambda self: self._growing.abort())
+    patch_in(stack, OffloadBuffer, "return_held", lambda self: None)
