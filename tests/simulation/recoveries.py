@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from itertools import dropwhile
+from itertools import dropwhile, takewhile
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -29,6 +29,7 @@ from recovery.recovery_plan import Mode, Options, PartitionPlan
 from recovery.runs import segment_name
 from recovery.target import read_mark
 from tests.headwater_core.objectstore.faulty import BAD_NETWORK, NO_FAULTS, FaultyStore
+from tests.headwater_core.segments.builders import BASE_TIME
 from tests.recovery.written_archive import batches_in
 from tests.simulation.actors import Actor
 from tests.simulation.agents import PausingStore
@@ -119,9 +120,15 @@ class Recoverer:
         random = Random(f"mode {self._world.result.seed} {self._number}")
         mode = random.choice(_MODES)
         if mode == "full" or how == "cut":
-            return Options(partitions=1, open_transactions=how)
+            return Options(partitions=1, open_transactions=how, to_time_ms=self._some_time() if how != "cut" else None)
         keep_bytes = random.randrange(1, 4000) if mode == "partial" else None
         return Options(partitions=1, open_transactions=how, mode=mode, keep_bytes=keep_bytes)
+
+    def _some_time(self) -> int | None:
+        """Records have the time of their offset."""
+        random = Random(f"end {self._world.result.seed} {self._number}")
+        ends = [head.next_offset for versions in self._heads.values() for head in versions.values()]
+        return BASE_TIME + random.randrange(-2, max(ends, default=20) + 5) if random.random() < 0.4 else None
 
     @property
     def _into(self) -> Path:
@@ -301,7 +308,8 @@ class Recoverer:
             return
         if planned.manifest_version < self._since.get(partition, 0):
             raise Violation(f"I17 version {planned.manifest_version} is recovered, there was {self._since[partition]} when it began")
-        if mark.plan.left_out or mark.plan.holes:
+        left_out = [each for each in mark.plan.left_out if self._options.to_time_ms is None or "end early" not in each]
+        if left_out or mark.plan.holes:
             raise Violation(f"I17 a recovery leaves out {mark.plan.left_out} {mark.plan.holes}")
         self._saw("a recovery is finished")
         if planned.manifest_version != self._begun_with:
@@ -319,6 +327,15 @@ class Recoverer:
             self._saw(f"a recovery is {self._options.mode}")
             kept = self._wanted_of(kept)
         wanted = [batch.data for entry in kept for batch in self._world.checks.stored(entry)]
+        if (time_ms := self._options.to_time_ms) is not None:
+            before = list(takewhile(lambda raw: header_of(raw).max_timestamp_ms <= time_ms, wanted))
+            is_early = len(before) < len(wanted)
+            is_below = is_early and header_of(wanted[len(before)]).base_offset <= listed.start_offset  # a log does not end below its start
+            wanted = [] if is_below else before
+            if is_early:
+                self._saw("a recovery ends at a time")
+            if planned.manifest_version != self._begun_with:  # the end stays where it was found first
+                wanted = wanted[: len(found.archived)]
         if self._options.open_transactions == "cut":
             if found.archived != wanted[: len(found.archived)]:
                 raise Violation(f"I17 what is recovered of version {planned.manifest_version} is not how it begins")
@@ -329,6 +346,11 @@ class Recoverer:
             ]
             raise Violation(f"I17 recovered from version {planned.manifest_version}: {lost} are missing, {more} are not of it")
         [log] = LogDirs([self._into]).partitions()
+        if self._options.to_time_ms is not None:
+            if log.high_watermark != planned.log_end:
+                raise Violation(f"I17 a recovered log ends at {log.high_watermark}, planned is {planned.log_end}")
+            self._check_transactions(planned, found, is_whole=False)
+            return
         start = max(listed.start_offset, kept[0].base_offset) if kept else listed.next_offset
         if log.start_offset != start:
             raise Violation(f"I17 a recovered log starts at {log.start_offset}, the archive at {start}")
