@@ -77,12 +77,13 @@ def drill(
     Examples:
       headwater drill
       headwater drill orders.placed --sample 5% -o json
-      headwater drill 'orders.*' --live
+      headwater drill 'orders.*' --no-live
 
     \b
     Exit codes (--dry-run: of what is known without restoring):
        0  all that was drawn came back as it was archived
-       3  the same, but a recovery leaves something out, or a comparison that was requested (--live, --kafka-home) compared nothing
+       3  the same, but a recovery leaves something out, or --live or
+          --kafka-home compared nothing
        4  something is damaged, missing or differs
        5  the drill could not be carried out now
       10  nothing was compared
