@@ -25,6 +25,7 @@ from manifests.entry import Entry
 from manifests.head import Head
 from manifests.repository import ManifestRepository
 from manifests.topic_survey import survey_topics
+from recovery import take_over
 from tests.e2e.sample_topics import SEGMENTS, TOPICS, a_sample_log, read, sample_records
 from tests.fixtures import KAFKA
 from tests.headwater.conftest import Stage
@@ -49,7 +50,7 @@ STREAM_KILLS = (
     "directory.named:20",
 )
 COLLECT_KILLS = (*collector.MILESTONES, "collect.deleted:3", "collect.committed:2")
-RECOVER_KILLS = (*recovery.MILESTONES, "recover.fetched:7", f"recover.placed:{SEGMENTS}")
+RECOVER_KILLS = (*recovery.MILESTONES, *take_over.MILESTONES, "recover.fetched:7", f"recover.placed:{SEGMENTS}")
 
 
 def killed(stage: Stage, step: str, *arguments: str) -> None:
@@ -258,14 +259,21 @@ def test_killed_while_chunks_become_one_object(stage: Stage, kill: str, variant:
     agent += ["--set", listen, "--set", "gateway.listen=127.0.0.1:0", "--set", "admin.listen="]
     killed(stage, kill, *agent)
     assert read(stage, "read_uncommitted", log) == sample_records("read_uncommitted")
-    if kill != "archive.committed":
+    for _ in range(len(heads(stage))):  # small runs of another partition may become one before
+        if has_joined(stage):
+            break
         killed(stage, "archive.committed", *agent)
-    assert any(entry.key.endswith(("/segment", "-seg")) for head in heads(stage) for entry in head.entries)
+    assert has_joined(stage)
     assert_each_once(stage, log)
     for _ in range(2):
         assert stage.run("gc", "--yes", "--set", "archival.reader_lease=0s", "--log-dir", str(log)).code == 0
     assert_nothing_is_left(stage)
     assert_each_once(stage, log)
+
+
+def has_joined(stage: Stage) -> bool:
+    """Chunks have become one object."""
+    return any(entry.key.endswith(("/segment", "-seg")) for head in heads(stage) for entry in head.entries)
 
 
 def assert_nothing_is_left(stage: Stage) -> None:
@@ -326,7 +334,8 @@ def archived(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_killed_while_it_recovers(stage: Stage, archived: Path, kill: str) -> None:
     shutil.copytree(archived, stage.bucket)
     into = stage.root / "recovered"
-    recover = ("recover", "apply", "topic", "--all", "--open-transactions", "keep", "--into", str(into), "-o", "jsonl")
+    more = ["--take-over"] if kill in take_over.MILESTONES else []
+    recover = ("recover", "apply", "topic", "--all", "--open-transactions", "keep", "--into", str(into), "-o", "jsonl", *more)
     killed(stage, kill, *recover)
     again = stage.run(*recover)
     assert again.code == 0, again.err
