@@ -117,7 +117,7 @@ def page_facts(session: Session, logs: Logs, vitals: Vitals) -> "PageFacts":
         store_try_ms=try_ms,
         held_back=held_back(try_ms) if try_ms is not None else "",
         store_failing_s=session.bucket.meter.health().failing_s,
-        collection_troubles=session.archivers.collection_troubles.copy(),
+        collection_troubles=session.fleet.collection_troubles.copy() if session.fleet is not None else {},
         damaged_topics={topic: str(error) for topic, error in logs.lost.items()},
         last_drill=vitals.drills.last,
         cluster=_cluster_facts(session),

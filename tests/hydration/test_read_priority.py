@@ -169,6 +169,7 @@ def test_what_failed_while_it_was_sent_is_not_sent_again_at_once(a_world: AWorld
     world.archive.append(run)
     world.broker.write(0, run)
     world.broker.set_high_watermark(RECORDS)
+    world.logs.refresh()
     files = world.logs._files = world.log.local._files = OpenFiles(now_s=lambda: now_s[0])  # type: ignore[union-attr]
     for _ in range(2):
         with world.log.read(0, 1 << 20, Isolation.READ_UNCOMMITTED) as answer:
