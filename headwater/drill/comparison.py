@@ -72,12 +72,12 @@ def archived_batches(store: ObjectStore, entry: Entry) -> Iterator[bytes]:
 
 def is_listed(store: ObjectStore, identity: PartitionId, entry: Entry) -> bool:
     """Does the newest head list this run still? What it does not list any more may be gone: the archive was merged or trimmed meanwhile.
-    Of a head that cannot be read nothing else is known, so what is wrong stays wrong. Raises what the store raises."""
+    Of a head or page that cannot be read nothing else is known, so what is wrong stays wrong. Raises what the store raises."""
     try:
         held = ManifestRepository(store).load(identity)
+        return held is None or entry.key in {each.key for each in held.head.entries}
     except (CorruptData, ForeignOwner, UnsupportedFormat):
         return True
-    return held is None or entry.key in {each.key for each in held.head.entries}
 
 
 def check_index(store: ObjectStore, entry: Entry) -> None:

@@ -22,9 +22,11 @@ from headwater_core.clock import SystemClock
 from headwater_core.errors import DiskFull, HeadwaterError, NothingExamined, TransientError, VerificationFailed
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId
+from manifests import page_limits
 from manifests.repository import ManifestRepository
 from tests.fixtures import unpack
 from tests.headwater_core.objectstore.memory import MemoryStore
+from tests.manifests import trees
 from tests.recovery.archived import archive_in_memory
 from tests.recovery.interrupted import Failing, damaged
 from tests.recovery.written_archive import Archive, data, plain
@@ -267,6 +269,17 @@ def test_what_the_archive_replaces_meanwhile_is_no_damage_and_no_pass(tmp_path: 
     assert (report.outcome, report.findings) == (DrillOutcome.INCOMPLETE, ())
     assert [each.partition(" offsets ")[0] for each in report.unmet] == ["headwater: orders:0"] * 2
     assert report.compared.runs == 1
+
+
+def test_damage_below_a_head_with_a_lost_page_is_named_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page_limits, "LIMITS", trees.SMALL)
+    archive = Archive()
+    entries = archive.topic("orders", *([plain(at * 5, 5)] for at in range(9)))
+    [page, *_] = [info.key for info in archive.store.list("meta/") if info.key.endswith(".jsonl.gz")]
+    store = damaged(damaged(archive.store, page, "gone"), entries[-1].index_key, "gone")
+    report = drill(store, tmp_path)
+    assert report.outcome is DrillOutcome.FAILED
+    assert {(each.kind, each.offset) for each in report.findings} == {("missing", 0), ("damaged", entries[-1].base_offset)}
 
 
 def test_a_pattern_selects_and_finds_what_is_damaged_of_it(kitchen: MemoryStore, tmp_path: Path) -> None:
