@@ -189,6 +189,7 @@ class PartitionArchiver:
         self._merger = Merger(self._source, archived, self._merge_uploads, equipment.spool)
         self._full_segments = FullSegments(self._names, equipment.tails.now_ms) if isinstance(self._names, ChunkNames) else None
         self._draft: Draft | None = None
+        self._is_confirmed = False  # since the first head was made, was the bucket still this cluster's?
         self._saves = True  # may what is archived be replaced because compaction has made the log smaller?
         self._in_vain = 0  # how often what compaction went past was replaced since something was archived after it
         self._reported_irreplaceable: tuple[Entry, ...] = ()
@@ -356,7 +357,9 @@ class PartitionArchiver:
         if self.head:
             self._announcer.announce(self.head)
             if self.head.writer == self._writer:
-                self._topics.ensure(self.partition)
+                is_first = self.head.version == 1 and not self._is_confirmed
+                self._topics.ensure(self.partition, is_first=is_first)  # the archive may have changed hands while this head was made
+                self._is_confirmed = True
             self._report_irreplaceable(self.head, log)
         for step in self._next_steps(log, policy):
             if isinstance(step, Idle):
@@ -423,7 +426,7 @@ class PartitionArchiver:
 
     def _claim(self, step: ClaimPartition, log: LocalLog) -> Outcome:
         held = self.head
-        self._topics.ensure(self.partition, is_first=held is None)
+        self._topics.ensure(self.partition, is_first=held is None or held.version == 1)
         self._source.look_again(log)
         if held is None:
             known = self._announcer.known_version(self.partition)
