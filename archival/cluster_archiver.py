@@ -202,7 +202,7 @@ class ClusterArchiver:
                 return None  # another one came first: what was uploaded is never listed
             if found is None:
                 return ClusterList(cluster_id=self._equipment.cluster_id(), snapshots=(entry,))
-            return found.followed_by(entry, now_ms=now_ms)
+            return replace(found, cluster_id=self._equipment.cluster_id()).followed_by(entry, now_ms=now_ms)
 
         settled = repository.change_snapshots(decide)
         if settled is None or settled.newest.uid != entry.uid:
@@ -247,7 +247,7 @@ class ClusterArchiver:
 
     def _is_settled(self, listed: ClusterList, state: ClusterMetadata) -> bool:
         """Is what is listed the same, or newer?"""
-        if listed.cluster_id != self._equipment.cluster_id():
+        if not self._is_ours(listed.cluster_id):
             raise ForeignOwner(
                 f"{keys.CLUSTER_LIST} lists snapshots of cluster {listed.cluster_id}, and this is {self._equipment.cluster_id()}"
             )
@@ -265,6 +265,13 @@ class ClusterArchiver:
         position = state.end_epoch, state.end_offset
         is_again = position == newest.position and (not has_all or is_to_withhold)
         return not (is_newer(position, state.appended_ms, newest) or is_again)
+
+    def _is_ours(self, cluster_id: str) -> bool:
+        """So are snapshots of a cluster that the archive was taken over from: they are this one's past."""
+        if cluster_id == self._equipment.cluster_id():
+            return True
+        owner = self._equipment.repository.owner()
+        return owner is not None and owner.cluster_id == self._equipment.cluster_id() and cluster_id in owner.former
 
     def _settle(self, newest: ListedSnapshot) -> None:
         self._settled, self.tally.newest, self.tally.unarchived_s = True, newest, None
@@ -289,7 +296,7 @@ class ClusterArchiver:
             opened = open_snapshot(self._equipment.store, found.newest)
         except (CorruptData, NotFound, UnsupportedFormat):
             return found
-        if opened.cluster_id not in (None, cluster_id):
+        if opened.cluster_id is not None and not self._is_ours(opened.cluster_id):
             raise ForeignOwner(f"{found.newest.key} is a snapshot of cluster {opened.cluster_id}, and this is {cluster_id}")
         return replace(found, snapshots=(*found.snapshots[:-1], replace(opened.listed, appended_ms=opened.state.appended_ms)))
 

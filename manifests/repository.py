@@ -4,7 +4,7 @@ Every refusal and every time-out of a write is read back: a retried request may 
 without an answer may have happened. So a commit ends in one of three ways: it is there, another one is, or that stays unknown.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, TypeVar
@@ -107,6 +107,13 @@ def _encoded(before: Current | None, after: Current | None) -> bytes | None:
     if before:
         check_ours(before.format, f"current incarnation of {after.topic}")
     return encode_current(after)
+
+
+def _is_to_give(held: TopicManifest | Current, cluster_id: str, former: Collection[str]) -> bool:
+    """Raises ForeignOwner."""
+    if held.cluster_id not in (cluster_id, *former):
+        raise ForeignOwner(f"{held.topic} {held.topic_id} belongs to cluster {held.cluster_id}, which has taken the archive over")
+    return held.cluster_id != cluster_id
 
 
 def new_unique_id() -> str:
@@ -393,27 +400,31 @@ class ManifestRepository:
         self._advance(keys.current(seen.topic), decide_current)
         return Ensured(manifest, is_current)
 
-    def give_topic(self, incarnation: Incarnation, cluster_id: str) -> None:
-        """Its manifest, and what says which incarnation its name means, are of `cluster_id` from now on; where there are any. Raises what
-        decoding them does."""
+    def give_topic(self, incarnation: Incarnation, cluster_id: str, former: Collection[str]) -> None:
+        """Its manifest, where there is one, is of `cluster_id` from now on, and was of one of the `former`. Raises ForeignOwner when it is
+        another one's, and what decoding it does."""
         topic, topic_id = incarnation
 
-        def decide_manifest(raw: bytes | None) -> bytes | None:
+        def decide(raw: bytes | None) -> bytes | None:
             held = None if raw is None else decode_topic(raw, topic, topic_id)
-            if held is None or held.cluster_id == cluster_id:
+            if held is None or not _is_to_give(held, cluster_id, former):
                 return None
             check_ours(held.format, f"topic manifest of {topic}")
             return encode_topic(msgspec.structs.replace(held, cluster_id=cluster_id, version=held.version + 1))
 
-        def decide_current(raw: bytes | None) -> bytes | None:
+        self._advance(keys.topic_manifest(topic, topic_id), decide)
+
+    def give_current(self, topic: str, cluster_id: str, former: Collection[str]) -> None:
+        """As `give_topic`, with what says which incarnation the name means."""
+
+        def decide(raw: bytes | None) -> bytes | None:
             held = None if raw is None else decode_current(raw, topic)
-            if held is None or held.cluster_id == cluster_id:
+            if held is None or not _is_to_give(held, cluster_id, former):
                 return None
             # offsets of another metadata log say nothing there
             return _encoded(held, msgspec.structs.replace(held, cluster_id=cluster_id, version=held.version + 1, as_of=None))
 
-        self._advance(keys.topic_manifest(topic, topic_id), decide_manifest)
-        self._advance(keys.current(topic), decide_current)
+        self._advance(keys.current(topic), decide)
 
     def choose_incarnation(self, topic: str, topic_id: str, *, dry_run: bool = False) -> None:
         """From now on `topic` means this incarnation. Raises NotFound, which names the others, when the archive does not hold it."""

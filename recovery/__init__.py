@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from headwater_core.clock import Clock, SystemClock
 from manifests.repository import ManifestRepository
+from recovery.bucket_survey import survey, ungiven, with_take_over
 from recovery.cluster_state import find_snapshot, with_cluster
 from recovery.completion import RecoveryStatus, status
 from recovery.discovery import discover, find_lost_runs, is_pattern
@@ -68,6 +69,7 @@ def plan(
     request = request_of(topics, options)
     names = request.topics
     now_ms = (clock or SystemClock()).now_ms()
+    before = survey(repository) if request.options.take_over else None
     found = discover(repository, names)
     snapshot = None if request.options.cluster is None else find_snapshot(repository, request.options.cluster)
     if snapshot is not None:
@@ -76,6 +78,11 @@ def plan(
     ends = find_ends(found.topics, request.options, repository.store)
     made = make_plan(found, request, now_ms=now_ms, recovery_id=uuid4().hex, cluster_id=new_kafka_id(), ends=ends)
     if snapshot is not None:
-        made = with_cluster(made, snapshot)
+        made = with_cluster(made, snapshot, found.owner.former if found.owner else ())
     made = replace(made, notes=(*made.notes, *unlisted_notes(repository, found.topics)))
-    return settled(made, repository, lambda each: find_lost_runs(repository.store, each), now_ms)
+    made = settled(made, repository, lambda each: find_lost_runs(repository.store, each), now_ms)
+    if before is not None:
+        return with_take_over(made, before, found.owner, found.owner_damage)
+    if found.owner is not None and found.owner.former and made.cluster_id == made.source_cluster_id:
+        return replace(made, problems=(*made.problems, *ungiven(survey(repository), made.cluster_id)))
+    return made

@@ -79,13 +79,14 @@ def find_snapshot(repository: ManifestRepository, which: str) -> SnapshotFound:
     return SnapshotFound(opened.listed, opened.state, opened.cluster_id if is_adopted else listed.cluster_id, note)
 
 
-def with_cluster(plan: RecoveryPlan, found: SnapshotFound) -> RecoveryPlan:
-    """`plan` with the cluster's state: what of it does not come back is left out or noted."""
+def with_cluster(plan: RecoveryPlan, found: SnapshotFound, former: Collection[str] = ()) -> RecoveryPlan:
+    """`plan` with the cluster's state: what of it does not come back is left out or noted. former: clusters that the archive was taken over
+    from, whose snapshots are its past."""
     listed, state, cluster_id, note = found
     left_out, notes, problems = list(plan.left_out), list(plan.notes), list(plan.problems)
     if note:
         notes.append(note)
-    if cluster_id not in (None, plan.source_cluster_id):
+    if cluster_id not in (None, plan.source_cluster_id, *former):
         problems.append(f"the snapshots are of cluster {cluster_id}, and the topics of {plan.source_cluster_id}")
     planned = {topic.topic for topic in plan.topics}
     left_out += [f"{name}: a topic of the cluster that the archive does not hold" for name in sorted(state.topics.keys() - planned)]

@@ -1,6 +1,6 @@
 """What the bucket holds: topics, their settings, and the head of every partition."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as dataclass_replace
 from fnmatch import fnmatchcase
@@ -51,11 +51,14 @@ class Found:
 
     lost   what cannot be recovered of everything that is there, and why, for people
     notes  what else was noticed
+    owner  of the bucket; None where there is none, or it cannot be read: owner_damage
     """
 
     topics: Sequence[ArchivedTopic]
     lost: Sequence[str] = ()
     notes: Sequence[str] = ()
+    owner: Owner | None = None
+    owner_damage: str = ""
 
 
 def discover(repository: ManifestRepository, topics: Iterable[str] | None) -> Found:
@@ -66,7 +69,7 @@ def discover(repository: ManifestRepository, topics: Iterable[str] | None) -> Fo
     With None raises NothingExamined when there is nothing at all, as a wrong bucket must not look like an empty cluster, and
     VerificationFailed when nothing of it can be read.
     """
-    owner, notes = _owner(repository)
+    owner, damage = _owner(repository)
     named, matching, lost = meant_topics(repository, topics)
     manifests = [of_owner(each, owner) for each in (*named.values(), *matching)]
     found: list[ArchivedTopic] = []
@@ -82,7 +85,8 @@ def discover(repository: ManifestRepository, topics: Iterable[str] | None) -> Fo
         raise VerificationFailed("nothing can be recovered: " + "; ".join(lost))
     if not found:
         raise NothingExamined("the bucket holds no topics" if topics is None else "no topic was named")
-    return Found(topics=found, lost=lost, notes=notes)
+    notes = [f"{damage}; the owner of this archive was taken from the topics"] if damage else []
+    return Found(topics=found, lost=lost, notes=notes, owner=owner, owner_damage=damage)
 
 
 def meant_topics(
@@ -130,6 +134,18 @@ def of_owner(manifest: TopicManifest, owner: Owner | None) -> TopicManifest:
     return replace(manifest, cluster_id=owner.cluster_id) if owner and manifest.cluster_id in owner.former else manifest
 
 
+def load_head(repository: ManifestRepository, partition: PartitionId, others: Collection[str]) -> Versioned | None:
+    """As ManifestRepository.load; so it is, too, where it is of one of the `others`: a take-over has not reached it, or has."""
+    if not others:
+        return repository.load(partition)
+    held = repository.load_of_any_owner(partition)
+    if held is None or held.head.cluster_id == partition.cluster_id:
+        return held
+    if held.head.cluster_id not in others:
+        raise ForeignOwner(f"manifest of {partition} belongs to cluster {held.head.cluster_id}")
+    return dataclass_replace(held, head=replace(held.head, cluster_id=partition.cluster_id))
+
+
 def load_archived(repository: ManifestRepository, manifest: TopicManifest, owner: Owner | None = None) -> ArchivedTopic | HeadwaterError:
     """The topic with its heads, or what is wrong with it when no head of it can be read; raises what the store raises otherwise.
 
@@ -146,14 +162,7 @@ def load_archived(repository: ManifestRepository, manifest: TopicManifest, owner
 
     def load(partition: PartitionId) -> Versioned | HeadwaterError | None:
         try:
-            if owner is None or not owner.former:
-                return repository.load(partition)
-            held = repository.load_of_any_owner(partition)
-            if held is None or held.head.cluster_id == partition.cluster_id:
-                return held
-            if held.head.cluster_id not in owner.former:
-                return ForeignOwner(f"manifest of {partition} belongs to cluster {held.head.cluster_id}")
-            return dataclass_replace(held, head=replace(held.head, cluster_id=partition.cluster_id))
+            return load_head(repository, partition, owner.former if owner else ())
         except (CorruptData, ForeignOwner, UnsupportedFormat) as error:
             return error
 
@@ -212,9 +221,9 @@ def _wrong_length(store: ObjectStore, entry: Entry, sizes: Mapping[str, int]) ->
     return ""
 
 
-def _owner(repository: ManifestRepository) -> tuple[Owner | None, Sequence[str]]:
-    """Whose archive it is, and what is to be noted about that."""
+def _owner(repository: ManifestRepository) -> tuple[Owner | None, str]:
+    """Whose archive it is, and what is wrong with the document that says it."""
     try:
-        return repository.owner(), ()
+        return repository.owner(), ""
     except CorruptData as error:
-        return None, [f"{error}; the owner of this archive was taken from the topics"]
+        return None, str(error)

@@ -62,8 +62,6 @@ def make_plan(
         problems.append(f"topics of several clusters: {', '.join(clusters)}; recover them one by one")
     if options.take_over and request.topics is not None:
         problems.append("an archive is taken over by a recovery of all topics: those that do not come back would be archived by nobody")
-    if options.take_over and options.cluster_id in clusters:
-        problems.append(f"{options.cluster_id} has the archive already: a cluster that takes it over has another id")
     topics = []
     for archived in found.topics:
         try:
@@ -204,6 +202,11 @@ def _check_options(options: Options, found: Sequence[ArchivedTopic]) -> None:
     _check_mode(options)
     if options.take_over and options.renames:
         raise UsageError("a topic with another name has no archive to take over")
+    if options.take_over and (options.to_time_ms is not None or options.to_offsets or options.open_transactions == "cut"):
+        raise UsageError(
+            "a log that ends before its archive cannot continue it: what lies after the end would be taken for a dead branch, and deleted. "
+            "Recover without --take-over, and let the recovered cluster archive into a bucket or a prefix of its own"
+        )
     _check_renames(options, {topic.manifest.topic for topic in found})
     check_brokers(options.brokers)
     if options.brokers and options.cluster is None:
@@ -305,6 +308,7 @@ def plan_partition(head: Head, bounds: PartBounds = WHOLE) -> PartitionPlan:
         start_offset=start,
         next_offset=part.next_offset,
         leader_epoch=max(0, head.leader_epoch, *map(newest_epoch, everything)),
+        head_epoch=head.leader_epoch,
         max_producer_id=max((each.max_producer_id for each in everything if not is_made_up(each)), default=-1),
         manifest_version=head.version,
         manifest_fence=head.fence,

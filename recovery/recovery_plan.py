@@ -206,6 +206,7 @@ class PartitionPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     start_offset, next_offset   log start, and end of what is archived
     leader_epoch     the highest anywhere in the archive of this partition, superseded branches included, or in the cluster's snapshot
+    head_epoch       the highest that the head has followed; None in a plan of before
     max_producer_id  the highest that a coordinator can have given
     manifest_version, manifest_fence, manifest_digest  of the head the plan was made from; 0, 0 and "" when the partition has none
     entries          in offset order; each becomes one segment file, a gap becomes none
@@ -224,6 +225,7 @@ class PartitionPlan(msgspec.Struct, frozen=True, kw_only=True):
     start_offset: int = 0
     next_offset: int = 0
     leader_epoch: int = 0
+    head_epoch: int | None = None
     max_producer_id: int = -1
     manifest_version: int = 0
     manifest_fence: int = 0
@@ -390,6 +392,7 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
     brokers   that the cluster comes back on, each with its directory; none: on `node_id` alone, in the target itself
     cut       where each log ends, and what was brought to it; None in a plan that has not been settled
     forecast  room and time, for people; None where nobody has measured
+    unplanned_heads  keys of those that were there and of which nothing comes back; of a plan that takes the archive over alone
     """
 
     format: tuple[int, int] = FORMAT
@@ -410,6 +413,7 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
     cut: RecoveryCut | None = None
     forecast: Forecast | None = None
     brokers: tuple[TargetBroker, ...] = ()
+    unplanned_heads: tuple[str, ...] = ()
 
     @property
     def targets(self) -> tuple[TargetBroker, ...]:

@@ -13,7 +13,8 @@ from headwater_core.errors import CorruptData, ForeignOwner, NotFound, Transient
 from headwater_core.partition import PartitionId
 from headwater_core.threads import ContextThreads
 from manifests.repository import ManifestRepository
-from recovery.discovery import meant_topics
+from recovery.bucket_survey import owners_of
+from recovery.discovery import load_head, meant_topics
 from recovery.endings import with_endings
 from recovery.local_part import bounds_of, readable
 from recovery.plan_notes import notes_of
@@ -47,6 +48,14 @@ def settled(plan: RecoveryPlan, manifests: ManifestRepository, find_lost: FindLo
     raise TransientError(f"the archive has replaced runs {REVISIONS_MAX} times while they were planned: run the same command again")
 
 
+def _owners(plan: RecoveryPlan, manifests: ManifestRepository) -> Collection[str]:
+    """The clusters that the planned heads may be of: a take-over reaches them one by one."""
+    try:
+        return owners_of(plan, manifests.owner())
+    except (CorruptData, UnsupportedFormat):
+        return owners_of(plan, None)
+
+
 def _on_lost_pages(plan: RecoveryPlan) -> Iterator[LostRun]:
     for topic in plan.topics:
         for partition in topic.partitions:
@@ -65,6 +74,7 @@ def _planned_again(
 ) -> Mapping[Place, PartitionPlan]:
     """Those of `places` whose heads do not list all that is planned any more, and can be recovered as they are now."""
     found: dict[Place, PartitionPlan] = {}
+    owners = _owners(plan, manifests) if places else ()
     for topic in plan.topics:
         policy = policy_of(topic.topic, topic.configs, "compact" if topic.compacted else None)
         bounds = bounds_of(topic.topic, policy, topic.configs, plan.request.options, now_ms)
@@ -74,7 +84,7 @@ def _planned_again(
                 continue
             identity = topic.archived_id(plan.source_cluster_id, partition.partition)
             try:
-                held = manifests.load(identity)
+                held = load_head(manifests, identity, owners)
                 listed = {entry.key for entry in readable(held.head.entries)} if held else set()
                 if held and not all(entry.key in listed for entry in (*partition.files, *partition.beneath) if not entry.gap):
                     options, name = plan.request.options, topic.archived_name.topic
@@ -110,10 +120,11 @@ def changes_since(plan: RecoveryPlan, manifests: ManifestRepository) -> list[str
     """What is otherwise in the archive than `plan` was made from, for people: heads, the manifests of topics, and topics that it would have
     by now. Raises what the store raises."""
     places = [(topic, partition) for topic in plan.topics for partition in topic.partitions]
+    owners = _owners(plan, manifests)
 
     def changed_head(place: tuple[TopicPlan, PartitionPlan]) -> str:
         topic, partition = place
-        return _changed_head(manifests, topic.archived_id(plan.source_cluster_id, partition.partition), partition)
+        return _changed_head(manifests, topic.archived_id(plan.source_cluster_id, partition.partition), partition, owners)
 
     with ContextThreads(_READERS, "recover-heads") as pool:
         heads = pool.map(changed_head, places)
@@ -122,10 +133,10 @@ def changes_since(plan: RecoveryPlan, manifests: ManifestRepository) -> list[str
     return [*found[:_SHOWN], *([f"{len(found) - _SHOWN} more"] if len(found) > _SHOWN else [])]
 
 
-def _changed_head(manifests: ManifestRepository, identity: PartitionId, planned: PartitionPlan) -> str:
+def _changed_head(manifests: ManifestRepository, identity: PartitionId, planned: PartitionPlan, owners: Collection[str]) -> str:
     place = identity.topic_partition
     try:
-        held = manifests.load(identity)
+        held = load_head(manifests, identity, owners)
     except (CorruptData, ForeignOwner, UnsupportedFormat) as error:
         return f"{place}: {error}" if planned.manifest_version else ""  # it was so when the plan was made
     if held is None:

@@ -13,7 +13,7 @@ from headwater_core.segments.metadata.cluster_metadata import ClusterMetadata, T
 from headwater_core.segments.metadata.metadata_records import RESOURCE_BROKER
 from manifests.repository import ManifestRepository
 from manifests.topic import PARTITIONS_MAX
-from recovery.discovery import ArchivedTopic, Found, load_archived
+from recovery.discovery import ArchivedTopic, Found, load_archived, of_owner
 from recovery.recovery_plan import TopicPlan
 
 
@@ -40,7 +40,7 @@ def as_in_snapshot(found: Found, state: ClusterMetadata, repository: ManifestRep
         else:
             other: ArchivedTopic | HeadwaterError
             try:
-                other = load_archived(repository, repository.incarnation(name, wanted.topic_id))
+                other = load_archived(repository, of_owner(repository.incarnation(name, wanted.topic_id), found.owner), found.owner)
             except (CorruptData, ForeignOwner, NotFound, UnsupportedFormat) as error:
                 other = error
             if isinstance(other, HeadwaterError):

@@ -23,6 +23,7 @@ import archival.partition.stream_writers
 import archival.partition.topics
 import archival.plan.merge_plan
 import headwater.admin.status_board
+import recovery.bucket_survey
 import recovery.discovery
 import recovery.endings
 import recovery.placement
@@ -392,7 +393,10 @@ class World:
         self._patched.enter_context(patch.object(halves, "_wait_s", 0.0))  # for what a task in its turn may be getting
         self._patched.enter_context(patch.object(headwater.admin.status_board, "log", LoudLog()))
         self._patched.enter_context(patch.object(milestones, "reached", self._step_reached))
-        modules = (recovery.discovery, recovery.endings, recovery.placement, recovery.take_over, chunk_segment, chunks_layout)
+        modules = (
+            *(recovery.bucket_survey, recovery.discovery, recovery.endings, recovery.placement, recovery.take_over),
+            *(chunk_segment, chunks_layout),
+        )
         for module in modules:
             self._patched.enter_context(patch.object(module, "ContextThreads", InlinePool))
         places = (("a", 0), ("a-stale", 0)) if theme_of.alone else (("a", 0), ("b", 1), ("a-stale", 0))
