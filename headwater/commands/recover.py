@@ -73,7 +73,8 @@ def _take_over(verb: Callable[..., None]) -> Callable[..., None]:
     return click.option(
         "--take-over",
         is_flag=True,
-        help="Give this bucket to the recovered cluster: it archives on here, and agents of the old cluster do not any more."
+        help="Give this bucket to the recovered cluster: it archives on here, and agents of the old cluster do not any more. Not with "
+        "logs that end before their archive."
         "  [default: the bucket remains the old cluster's]",
     )(verb)
 

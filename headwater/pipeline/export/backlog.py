@@ -70,10 +70,13 @@ def find_backlog(store: ObjectStore, query: Query, places: Places, *, start_anew
         for topic in sorted(_created_again(current, places)):
             failures.append(Failure(topic=topic, partition=None, error=str(_recreated(topic, current[topic], places))))
             heads = {each: head for each, head in heads.items() if each.topic != topic}
+    taken = _of_other_clusters(heads, places)
+    failures += (Failure(topic=topic, partition=None, error=text) for topic, text in sorted(taken.items()))
+    heads = {each: head for each, head in heads.items() if each.topic not in taken}
     earlier: list[PartitionId] = []
     gone: list[PartitionId] = []
     for each in sorted(places, key=lambda each: (each.topic, each.partition)):
-        if each in heads or not query.selection.includes(each.topic_partition) or each.topic in query.selection.topic_ids:
+        if each in heads or not query.selection.includes(each.topic_partition) or each.topic in {*query.selection.topic_ids, *taken}:
             continue
         if any(one.covers(each.topic_partition) for one in snapshot.lost):
             continue
@@ -119,6 +122,18 @@ def _created_again(current: Mapping[str, str], places: Places) -> set[str]:
     """Topics of which only other incarnations have been exported."""
     return {each.topic for each in places if each.topic in current} - {
         each.topic for each in places if current.get(each.topic) == each.topic_id
+    }
+
+
+def _of_other_clusters(heads: Iterable[PartitionId], places: Places) -> dict[str, str]:
+    """Topics that were exported as another cluster's, and why they are not exported on: an export names the cluster."""
+    was = {(each.topic, each.topic_id): each.cluster_id for each in places}
+    now = {(each.topic, each.topic_id): each.cluster_id for each in heads}
+    return {
+        topic: f"{topic}: topic {topic_id} was exported from the archive of cluster {was[topic, topic_id]}, now it is "
+        f"cluster {cluster_id}'s: a recovered cluster has taken it over. What was exported stays; export to another place from now on"
+        for (topic, topic_id), cluster_id in now.items()
+        if was.get((topic, topic_id), cluster_id) != cluster_id
     }
 
 

@@ -86,6 +86,7 @@ def check_progress(
     allow_loss: bool,
     advice: Advice = Advice(),  # noqa: B008  # a value
     is_selected: Callable[[TopicPartition], bool] = lambda place: True,
+    is_former: Callable[[str], bool] = lambda cluster_id: False,
 ) -> None:
     """Check that the archive still begins with what was read.
 
@@ -94,13 +95,18 @@ def check_progress(
     is gone or no longer selected, and for offsets that were not read and are below the archive's start.
 
     is_selected  whether the query still selects a partition
+    is_former    whether the archive was taken over from that cluster: then the same topic id is the same log
     """
     for topic, now in _incarnations(heads).items():
         read = progress.incarnations.get(topic, now)
-        if read != now:
-            raise Superseded(
-                f"{topic}: {advice.reader} {read}, the name means {now} now: it was deleted and created again. {advice.start_over}"
-            )
+        if read == now or (read.topic_id == now.topic_id and is_former(read.cluster_id)):
+            continue
+        why = (
+            "it was deleted and created again"
+            if read.topic_id != now.topic_id
+            else "this is not that cluster's archive, and did not go on with it"
+        )
+        raise Superseded(f"{topic}: {advice.reader} {read}, the name means {now} now: {why}. {advice.start_over}")
     for partition, reached in progress.reached.items():
         head = heads.get(partition)
         if head is not None:

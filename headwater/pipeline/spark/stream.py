@@ -18,6 +18,7 @@ from headwater.pipeline.spark.tasks import opened, read_partition, report_to_spa
 from headwater_core.errors import TransientError, UsageError
 from headwater_core.partition import TopicPartition
 from manifests.head import Head
+from manifests.repository import ManifestRepository
 
 try:
     from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
@@ -149,7 +150,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             allow_loss=not self._query.fail_on_data_loss,
             advice=self._query.advice,
             is_selected=self._query.selection.includes,
+            is_former=self._is_former,
         )
+
+    def _is_former(self, cluster_id: str) -> bool:
+        owner = ManifestRepository(opened(self._query)).owner()
+        return owner is not None and cluster_id in owner.former
 
     def _ends(self) -> dict[TopicPartition, int]:
         return {partition: latest(head, read_committed=self._query.read_committed) for partition, head in self._heads.items()}

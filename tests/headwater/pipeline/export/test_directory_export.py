@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 
+import recovery
 from headwater.pipeline.export import parquet
 from headwater.pipeline.export.checkpoint import open_checkpoint
 from headwater.pipeline.export.directory_export import MILESTONES, DirectoryExport, DirectoryExportResult
@@ -30,12 +31,13 @@ from headwater_core.objectstore.directory import DirectoryStore
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import topic_id_text
 from manifests import keys
-from tests.fixtures import expected
+from tests.fixtures import expected, unpack
 from tests.headwater.pipeline.bucket import TOPICS, Crash, Crashing, a_bucket
 from tests.headwater.pipeline.growing import Growing
 from tests.headwater.test_verbs import as_expected
 from tests.headwater_core.segments.builders import a_segment
 from tests.manifests import format_1
+from tests.recovery.archived import archive_in_memory
 
 ROOT = Path(__file__).parents[4]
 ONCE = ("export.planned", "export.saved")  # steps that a short run reaches once
@@ -414,3 +416,15 @@ def test_a_range_that_jumps_between_days_keeps_few_files_open(tmp_path: Path, mo
     bucket = a_bucket()
     export(bucket.store, tmp_path / "out")
     assert rows(tmp_path / "out") == wanted()
+
+
+def test_what_another_cluster_has_taken_over_is_not_exported_twice(tmp_path: Path) -> None:
+    store, repository = archive_in_memory(unpack("kitchen"))
+    query = a_query(("bills",))
+    export(store, tmp_path / "out", query)
+    before = rows(tmp_path / "out")
+    recovery.apply(recovery.plan(repository, None, recovery.Options(take_over=True)), tmp_path / "log", store)
+    summary = export(store, tmp_path / "out", query)
+    assert "a recovered cluster has taken it over" in summary.failed[0].error
+    assert failed(summary) == {("bills", None)}
+    assert rows(tmp_path / "out") == before

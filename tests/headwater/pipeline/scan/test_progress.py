@@ -268,3 +268,10 @@ def test_a_head_that_knows_more_does_not_move_a_place() -> None:
     read = place(unknowing, 10)
     assert read.reached[SOUP].epoch is None
     assert advance(read, {SOUP: head}, {SOUP: 10}).encode() == read.encode()
+
+
+def test_an_archive_that_another_cluster_has_taken_over_is_the_same_log() -> None:
+    read, head = place(a_head(an_entry(0, 9)), 5), msgspec.structs.replace(a_head(an_entry(0, 9)), cluster_id="canteen")
+    check_progress(read, {SOUP: head}, allow_loss=False, is_former=lambda cluster_id: cluster_id == "kitchen")
+    with pytest.raises(Superseded, match="this is not that cluster's archive"):
+        check(read, head)
