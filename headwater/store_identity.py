@@ -124,16 +124,20 @@ def settle(
         replace_file(data_dir / NAME, seal(settled))
 
 
-def check_belongs(manifests: ManifestRepository, *, url: str, data_dir: Path) -> Owner | None:
-    """For readers: the owner of the archive; None while the data directory belongs to no store. Writes nothing.
+def check_belongs(manifests: ManifestRepository, *, url: str, data_dir: Path, to_write: bool = False) -> Owner | None:
+    """The owner of the archive; None while the data directory belongs to no store. Writes nothing.
 
-    Raises WrongStore and StoreGone, as `settle` does, and what the store raises.
+    to_write  what agents of its owner obey: refused to a cluster that the archive was taken over from
+
+    Raises WrongStore and StoreGone, as `settle` does, ForeignOwner, and what the store raises.
     """
     known = read_identity(data_dir)
     if known is None:
         return None
     owner = _owner(manifests)
     check_known(known, owner, url, data_dir)
+    if to_write and owner is not None and known.cluster_id in owner.former:
+        raise foreign_bucket(url, owner, known.cluster_id)
     return owner
 
 

@@ -12,13 +12,24 @@ from archival.archive_pass import archive_all
 from archival.plan.policy import Policy
 from headwater.config import load
 from headwater.session import open_session
-from headwater.store_identity import AGAIN_S, NAME, RETRY_MAX_S, RETRY_S, Gate, StoreIdentity, decide_owner, read_identity, settle
+from headwater.store_identity import (
+    AGAIN_S,
+    NAME,
+    RETRY_MAX_S,
+    RETRY_S,
+    Gate,
+    StoreIdentity,
+    check_belongs,
+    decide_owner,
+    read_identity,
+    settle,
+)
 from headwater_core.errors import CorruptData, ForeignOwner, HeadwaterError, StoreGone, TransientError, UsageError, WrongStore
 from headwater_core.objectstore.directory import DirectoryStore
 from headwater_core.objectstore.probe import probe_store
 from manifests import keys
 from manifests.repository import ManifestRepository
-from manifests.topic import Owner, decode_owner, encode_owner
+from manifests.topic import Owner, decode_owner, encode_owner, given_to
 from tests.headwater.broker import CLUSTER, Broker
 from tests.headwater.conftest import Stage
 from tests.headwater_core.manual_clock import ManualClock
@@ -89,6 +100,17 @@ def test_agents_that_settle_one_store_at_once_come_to_one_id(tmp_path: Path) -> 
     owner = decode_owner(store.get(keys.OWNER)[0])
     assert {each.store_id for each in known if each} == {owner.store_id}
     assert None not in known
+
+
+def test_a_cluster_whose_archive_was_taken_over_may_read_it_and_pauses_nothing(tmp_path: Path) -> None:
+    manifests, new = ManifestRepository(MemoryStore()), "A" * 21 + "Q"
+    where = {"url": "memory:", "data_dir": tmp_path}
+    settle(manifests, **where, cluster_id=CLUSTER, fresh_id="ab" * 16, remembered=False, before_writing=lambda: None)  # type: ignore[arg-type]
+    assert check_belongs(manifests, **where, to_write=True)  # type: ignore[arg-type]
+    manifests.settle_owner(lambda owner: given_to(owner, CLUSTER, new))
+    assert check_belongs(manifests, **where)  # type: ignore[arg-type]
+    with pytest.raises(ForeignOwner, match="a recovered one has the archive now"):
+        check_belongs(manifests, **where, to_write=True)  # type: ignore[arg-type]
 
 
 def test_a_store_with_an_impossible_id_is_damaged() -> None:
