@@ -245,6 +245,7 @@ def test_a_head_with_pages_changes_hands_and_they_stay_whether_they_can_be_read_
     [page] = paged.head.entries.references
     if is_lost:
         store.delete(page_key(partition, page))
+    repository = ManifestRepository(store)  # which remembers no page
     plan = recovery.plan(repository, None, TAKE_OVER)
     assert bool(plan.holes) is is_lost
     recovery.apply(plan, tmp_path / "log", store, skip_damaged=is_lost)

@@ -71,7 +71,7 @@ def _as_chunk(archive: Archive, entry: Entry, key: str) -> Entry:
 
 
 def test_what_a_plan_lists_and_reads_does_not_grow_with_the_archive() -> None:
-    """Of an instant recovery, which reads heads alone."""
+    """Of an instant recovery, which reads heads alone, and of a deep tree the path to its end."""
     costs = []
     for runs in (3, 30):
         archive = Archive(store := Counting())
@@ -79,12 +79,12 @@ def test_what_a_plan_lists_and_reads_does_not_grow_with_the_archive() -> None:
         before = store.listed, store.calls
         archive.plan(mode="instant")
         costs.append((store.listed - before[0], store.calls - before[1]))
-    assert costs[0] == costs[1]
-    assert costs[0] <= (5, 10), "one of them looks for chunks, of all partitions"
+    assert costs[0][0] == costs[1][0] <= 5, "one of them looks for chunks, of all partitions"
+    assert costs[1][1] <= costs[0][1] + 3 <= 15
 
 
 class Counting(MemoryStore):
-    """Requests, and what listings show."""
+    """Requests, and what listings show but manifests."""
 
     listed = calls = 0
 
@@ -99,5 +99,5 @@ class Counting(MemoryStore):
     def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
         self.calls += 1
         for info in super().list(prefix, start_after=start_after):
-            self.listed += 1
+            self.listed += not info.key.startswith(keys.META)
             yield info
