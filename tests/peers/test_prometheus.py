@@ -20,8 +20,12 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stub re
 
 from headwater.admin.last_scrub import RESULTS, LastScrub, ScrubMemory
 from headwater.admin_port import LAST_SCRUB
+from headwater.drill.drill_report import DrillOutcome
+from headwater.drill.report_store import DIRECTORY, LAST, LastDrill
 from headwater_core.errors import Partial, VerificationFailed
+from headwater_core.files import replace_file
 from headwater_core.segments.checkpoints import PARTITION_METADATA
+from manifests.document import seal
 from manifests.keys import CLUSTER_LIST
 from tests.headwater.admin.contrib import ALERTS, ALERTS_TEST, alerts, panel_expressions
 from tests.headwater.test_bad_input import can_mount
@@ -39,7 +43,14 @@ PATIENCE_S = 90.0
 DISK_MIB = 48
 SEGMENT_BYTES = 64 << 10
 TOPICS = ORDERS, TABLES, MENU = "orders", "tables", "menu"
-AT_THE_START = ("HeadwaterScrubOverdue", "HeadwaterDefects", "HeadwaterControlLogLeaderless", "HeadwaterLagUnknown", "HeadwaterStatusStale")
+AT_THE_START = (
+    "HeadwaterScrubOverdue",
+    "HeadwaterDrillOverdue",
+    "HeadwaterDefects",
+    "HeadwaterControlLogLeaderless",
+    "HeadwaterLagUnknown",
+    "HeadwaterStatusStale",
+)
 
 
 def test_the_alerts_and_their_unit_tests_are_accepted() -> None:
@@ -165,6 +176,7 @@ def test_each_alert_fires_when_it_should_and_resolves(tmp_path: Path, s3_environ
     deletes_soon = {"log.retention.check.interval.ms": 500, "log.segment.delete.delay.ms": 500}
     broker = KafkaBroker(tmp_path / "kafka", tmp_path / "broker", properties=deletes_soon)
     cluster_id = broker.format()
+    (scratch := tmp_path / "scratch").mkdir()  # beside the agent's own small disk
     with bad_network(s3_environ.endpoint_url) as network:
 
         def beside(broker: KafkaBroker | None, name: str, *, admin: str = "", listen: str = "", control: str = "") -> Headwater:
@@ -197,8 +209,12 @@ def test_each_alert_fires_when_it_should_and_resolves(tmp_path: Path, s3_environ
                 watch.fires("HeadwaterChunksDamaged")
                 agent.verb("verify", TABLES, "--data", code=VerificationFailed.exit_code)
                 watch.fires("HeadwaterScrubFoundDamage", result="damaged")
+                agent.verb("drill", TABLES, "--scratch", str(scratch), code=VerificationFailed.exit_code)
+                watch.fires("HeadwaterDrillFailed", outcome="failed")
             agent.verb("verify", "--data")
             watch.resolves("HeadwaterScrubFoundDamage")
+            agent.verb("drill", TABLES, "--scratch", str(scratch))
+            watch.resolves("HeadwaterDrillFailed")
             damaged_list(watch, broker, s3_environ, bucket)
             outage_and_corrupt_segment(watch, broker, network)
             watch.resolves("HeadwaterChunksDamaged")
@@ -212,6 +228,7 @@ def test_each_alert_fires_when_it_should_and_resolves(tmp_path: Path, s3_environ
             again, nodes = KafkaBroker(recovered, tmp_path / "again"), (free_port(), free_port())
             here = beside(again, "headwater-again", admin=admin, **of_two(*nodes))
             remember_scrub(here, hours_ago=1)
+            remember_drill(here, hours_ago=5)
             with again, planted(tmp_path / "defect", again.log_dir) as removed, Agent(here, defect=tmp_path / "defect") as watch.agent:
                 watch.resolves("HeadwaterDown")
                 for name in AT_THE_START:
@@ -219,6 +236,7 @@ def test_each_alert_fires_when_it_should_and_resolves(tmp_path: Path, s3_environ
                 removed()
                 with Agent(beside(None, "headwater-there", **of_two(*reversed(nodes)))) as peer:
                     watch.agent.verb("verify", "--data")
+                    watch.agent.verb("drill", TABLES, "--scratch", str(scratch))
                     fill(again, ORDERS)
                     for name in ("HeadwaterGapSkipped", *AT_THE_START):
                         watch.resolves(name)
@@ -240,6 +258,16 @@ def remember_scrub(headwater: Headwater, *, hours_ago: int) -> None:
     memory = ScrubMemory(data_dir / LAST_SCRUB)
     memory.keep(LastScrub(ended_ms=round(time.time() * 1000) - hours_ago * 3_600_000, objects=dict.fromkeys(RESULTS, 0)))
     memory.save()
+
+
+def remember_drill(headwater: Headwater, *, hours_ago: int) -> None:
+    directory = headwater.config.node.data_dir / DIRECTORY
+    directory.mkdir()
+    passed_ms = round(time.time() * 1000) - hours_ago * 3_600_000
+    last = LastDrill(
+        id="drill-before", outcome=DrillOutcome.PASSED, ended_ms=passed_ms, passed_ms=passed_ms, report="report-drill-before.json"
+    )
+    replace_file(directory / LAST, seal(last))
 
 
 @contextmanager
