@@ -63,7 +63,7 @@ class Finished(NamedTuple):
     left       what needs more than a setting, such as a remote tier
     unlike     topics of which nothing was put back, and why: they are not as they were recovered
     again      it had been done before, and nothing was looked at
-    untold     why the bucket does not say that it is done; "" when it does, or nothing had to be said
+    unreported     why the bucket does not say that it is done; "" when it does, or nothing had to be said
     """
 
     put_back: Sequence[HeldSetting]
@@ -71,7 +71,7 @@ class Finished(NamedTuple):
     left: Sequence[HeldSetting]
     unlike: Mapping[str, str] = {}
     again: bool = False
-    untold: str = ""
+    unreported: str = ""
 
 
 def held_of(into: Path) -> list[HeldSetting]:
@@ -122,7 +122,7 @@ def finish(into: Path, cluster: ClusterAdmin, clock: Clock, *, checked: bool = T
 
     checked  only where each log of a topic begins and ends where it was recovered, or ends later; else everywhere, and what is not there
              any more is done with
-    store    the bucket of the recovery, which says from then on that nothing is held back; None: it is not told
+    store    the bucket of the recovery, which says from then on that nothing is held back; None: it is not recorded
 
     Raises NotFound when there is no recovery, UsageError when it is not finished, ForeignOwner when this is not its cluster,
     VerificationFailed when not one topic is as it was recovered, TransientError when a partition does not answer or a setting is not yet
@@ -137,7 +137,7 @@ def finish(into: Path, cluster: ClusterAdmin, clock: Clock, *, checked: bool = T
         left = _beyond_settings(mark.plan)
         if mark.put_back_ms is not None:
             put_back = [each for each in mark.plan.held if each.name in HELD_BACK]
-            return Finished(put_back, (), left, again=True, untold=_say_put_back(mark, store))
+            return Finished(put_back, (), left, again=True, unreported=_say_put_back(mark, store))
         _check_cluster(mark, cluster)
         waiting = _waiting(mark)
         unlike = _unlike(mark.plan, {each.topic for each in waiting}, cluster, checked=checked)
@@ -152,7 +152,7 @@ def finish(into: Path, cluster: ClusterAdmin, clock: Clock, *, checked: bool = T
         else:
             mark = with_fields(mark, put_back_ms=clock.now_ms(), put_back=())
         mark = write_mark(into, mark)
-        return Finished([each for each in retention if each not in changed], changed, left, unlike, untold=_say_put_back(mark, store))
+        return Finished([each for each in retention if each not in changed], changed, left, unlike, unreported=_say_put_back(mark, store))
 
 
 def _say_put_back(mark: Mark, store: ObjectStore | None) -> str:

@@ -31,7 +31,7 @@ class TargetRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Where a plan is, or was, applied. directory_id distinguishes the directory from every other; host and directory are for people.
 
     held         the settings that the recovered cluster begins without, should its disk be lost before they are put back
-    put_back_ms  when that was done; None: it was not, or the bucket could not be told
+    put_back_ms  when that was done; None: it was not, or the bucket does not record it
     """
 
     format: tuple[int, int] = FORMAT

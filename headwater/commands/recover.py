@@ -138,7 +138,7 @@ def _which_cluster(verb: Callable[..., None]) -> Callable[..., None]:
         "--brokers",
         metavar="N|FILE",
         help="Recover onto several brokers, each with a directory below --into: N of them, with ids from --node-id on, or those of a TOML "
-        "FILE with a table [[broker]] (id, directory, rack) for each. Replicas are placed anew.  [default: one broker]",
+        "FILE with a table [[broker]] (id, directory, rack) for each. New places for replicas.  [default: one broker]",
     )
     @_take_over
     @_how_to_recover
@@ -560,7 +560,7 @@ def finish(config: "Config", into: Path | None, bootstrap_servers: str | None, u
 
     For the running recovered cluster. The logs of a topic must begin and end as they were recovered, else it waits; the other topics do
     not wait for it. A setting that was changed since stays. Connects as log.client_properties says. May be repeated.
-    The bucket is told: until then a recovery of the recovered cluster holds the same settings back.
+    The bucket records it: until then a recovery of the recovered cluster holds the same settings back.
 
     \b
     Example:
@@ -593,8 +593,8 @@ def finish(config: "Config", into: Path | None, bootstrap_servers: str | None, u
     if done.left:
         say("note: settings of remote storage are held back: give them to the topics yourself once brokers have a remote tier")
     say(f"{len(done.put_back)} settings are put back" + (", and were before: nothing was done" if done.again else ""))
-    if done.untold:
-        say(f"note: the bucket could not be told, run the same command again: {done.untold}")
+    if done.unreported:
+        say(f"note: the bucket does not record it, run the same command again: {done.unreported}")
     for why in done.unlike.values():
         say(f"{'passed over' if unchecked else 'not put back'}: {why}")
     if done.unlike and not unchecked:

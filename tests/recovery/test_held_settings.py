@@ -274,8 +274,8 @@ def test_a_bucket_that_cannot_be_told_keeps_nothing_back_and_is_told_by_the_next
     store = MemoryStore(ManualClock())
     store.create(key := f"cluster/recoveries/{cluster.plan.recovery_id}.json", b"rubbish")
     done = finish(tmp_path / "log", cluster, ManualClock(), store=store)
-    assert (key in done.untold, cluster.settings["orders"]["retention.ms"]) == (True, "600")
-    assert finish(tmp_path / "log", cluster, ManualClock(), store=archive.store).untold == ""
+    assert (key in done.unreported, cluster.settings["orders"]["retention.ms"]) == (True, "600")
+    assert finish(tmp_path / "log", cluster, ManualClock(), store=archive.store).unreported == ""
     assert b'"put_back_ms": null' not in archive.store.get(key)[0]
 
 
