@@ -95,6 +95,17 @@ LAYOUTS: tuple[Offloader, ...] = (
 CHUNKS = tuple(each for each in LAYOUTS if isinstance(each, ChunksLayout))
 
 
+class OwnTopics(TopicRecords):
+    """Where nobody takes an archive over, whose it is is not read again after the first head: it would be one more step of every seed."""
+
+    def __init__(self, agent: "Agent") -> None:
+        super().__init__(agent.repository, agent.world.describe)
+        self._agent = agent
+
+    def ensure(self, partition: PartitionId, *, is_first: bool = False) -> None:
+        super().ensure(partition, is_first=is_first and self._agent.archivers[partition].head is None)
+
+
 class Agent:
     """What it keeps in memory is lost when it dies; its store client's requests outlive it, and so does its data directory.
 
@@ -122,7 +133,7 @@ class Agent:
         self.pauses = KnownPauses(self.repository, world.clock)
         self._tails = Tails(world.root / f"{self.name}-tails.json", world.clock)
         self._looks = CleanerLooks(world.root / f"{self.name}-cleaners.json", world.clock)
-        self._topics = TopicRecords(self.repository, world.describe)
+        self._topics = TopicRecords(self.repository, world.describe) if world.theme.days else OwnTopics(self)
         self._announcer = LateAnnouncer(world.control, world.clock)
         self.archivers: dict[PartitionId, PartitionArchiver] = {}
         self.budget = OffloadBudget(world.random.choice((256, 1 << 20)) if world.theme.streams else 1 << 20)
