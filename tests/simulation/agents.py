@@ -96,14 +96,15 @@ CHUNKS = tuple(each for each in LAYOUTS if isinstance(each, ChunksLayout))
 
 
 class OwnTopics(TopicRecords):
-    """Where nobody takes an archive over, whose it is is not read again after the first head: it would be one more step of every seed."""
+    """Before somebody takes the archive over, whose it is is not read again after a first head: it would be one more step of every seed."""
 
     def __init__(self, agent: "Agent") -> None:
         super().__init__(agent.repository, agent.world.describe)
         self._agent = agent
 
     def ensure(self, partition: PartitionId, *, is_first: bool = False) -> None:
-        super().ensure(partition, is_first=is_first and self._agent.archivers[partition].head is None)
+        is_needed = self._agent.world.is_taken_over or self._agent.archivers[partition].head is None
+        super().ensure(partition, is_first=is_first and is_needed)
 
 
 class Agent:
@@ -133,7 +134,7 @@ class Agent:
         self.pauses = KnownPauses(self.repository, world.clock)
         self._tails = Tails(world.root / f"{self.name}-tails.json", world.clock)
         self._looks = CleanerLooks(world.root / f"{self.name}-cleaners.json", world.clock)
-        self._topics = TopicRecords(self.repository, world.describe) if world.theme.days else OwnTopics(self)
+        self._topics = OwnTopics(self)
         self._announcer = LateAnnouncer(world.control, world.clock)
         self.archivers: dict[PartitionId, PartitionArchiver] = {}
         self.budget = OffloadBudget(world.random.choice((256, 1 << 20)) if world.theme.streams else 1 << 20)

@@ -200,6 +200,7 @@ class Recoverer:
         """The archive changes hands, while the agents of the old cluster still archive: until the head is taken, and never after."""
         random = self.random
         self._store.faults = BAD_NETWORK
+        self._world.is_taken_over = True
         lost = False
         for attempt in range(_TAKEN_AFTER):
             is_calm = attempt >= _TAKEN_AFTER // 2

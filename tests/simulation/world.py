@@ -363,6 +363,7 @@ class World:
             side_files=Random(f"side files {result.seed}").random() < 0.5,
             dated=theme_of.triggers,
         )
+        self.is_taken_over = False  # a take-over has begun
         self.inner = WatchedStore(self.clock)
         self.trouble = Trouble(self, theme_of.trouble)
         self.control = LossyControl(self)

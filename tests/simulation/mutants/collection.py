@@ -66,7 +66,7 @@ def gc_reads_head_only(stack: ExitStack) -> None:
     patch_in(stack, archival.collection.collector, "listed_uids", listed)
 
 
-@mutant("gc takes a chunk that its head does not list for its own, whatever another incarnation lists", theme="layouts again", noted=14)
+@mutant("gc takes a chunk that its head does not list for its own, whatever another incarnation lists", theme="layouts again", noted=3)
 def gc_of_the_name(stack: ExitStack) -> None:
     patch_in(stack, manifests.namesakes.Namesakes, "may_have", lambda *_: False)
 

@@ -27,7 +27,7 @@ def blocks_unconfirmed(stack: ExitStack) -> None:
     patch_in(stack, headwater_core.layouts.blocks.blocks_layout, "put_all_confirmed", put_all)
 
 
-@mutant("the manifest lists a block object's own length and digest as its run's", theme="layouts", noted=5)
+@mutant("the manifest lists a block object's own length and digest as its run's", theme="layouts", noted=2)
 def blocks_as_runs(stack: ExitStack) -> None:
     real = BlocksLayout.offload
 

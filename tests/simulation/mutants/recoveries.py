@@ -14,7 +14,7 @@ from recovery.placement import Placement
 from tests.simulation.mutants.mutant import mutant, patch_in
 
 
-@mutant("a recovery takes what is gone for damage, whatever the head says by now", theme="recovered", noted=7)
+@mutant("a recovery takes what is gone for damage, whatever the head says by now", theme="recovered", noted=6)
 def recovery_calls_it_damage(stack: ExitStack) -> None:
     patch_in(stack, recovery.revision, "_planned_again", lambda *_: {})
 
