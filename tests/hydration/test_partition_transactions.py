@@ -128,6 +128,7 @@ def test_a_local_log_that_ends_before_the_archive_begins_answers_nothing_it_cann
     world.broker.write(0, PLAIN + OPENED)
     world.broker.set_high_watermark(5)
     world.archive.commit(world.archive.upload(a_batch(9, 3)))
+    world.log.bounds()  # where no manifest has come yet, an answer without records is as true
     with pytest.raises(TransientError):
         world.log.read(2, 1 << 20, COMMITTED)
 
