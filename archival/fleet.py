@@ -44,7 +44,7 @@ from archival.schedule.upload_permit import StepWatch, UploadPermit, UploadRate
 from archival.watermark import WatermarkOrigin, WatermarkSource
 from headwater_core.clock import Clock
 from headwater_core.control.control_log import ControlLog
-from headwater_core.errors import Fenced, HeadwaterError, NotFound, TransientError, UploadStopped
+from headwater_core.errors import Fenced, HeadwaterError, LogNotFound, NotFound, SourceChanged, TransientError, UploadStopped
 from headwater_core.files import error_kind
 from headwater_core.layouts.chunks.upload_pool import UploadPool
 from headwater_core.layouts.streaming import OffloadBudget
@@ -733,6 +733,8 @@ class ArchiverFleet:
             return PartitionOutcome(place=place, reason="gone", gone=True)
         except Exception as error:
             return PartitionOutcome(place=place, error=self.trouble(place, error))
+        if isinstance(missing, LogNotFound):
+            return PartitionOutcome(place=place, error=SourceChanged(f"{place} was created again, or moved, while it was looked at"))
         return PartitionOutcome(place=place, error=missing)
 
     def trouble(self, place: TopicPartition, error: Exception) -> HeadwaterError:

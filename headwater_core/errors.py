@@ -43,6 +43,10 @@ class NotFound(HeadwaterError):
     exit_code = 6
 
 
+class LogNotFound(NotFound):
+    """No log directory has the partition: its topic was deleted, or it was assigned to other brokers."""
+
+
 class AlreadyExists(HeadwaterError):
     """A create-only put found its key taken. Read back: a retried request may have refused its own success."""
 

@@ -25,7 +25,7 @@ from archival.partition.looks import KEEP_MS
 from archival.schedule.due_queue import PAUSE_MAX_S
 from archival.schedule.scheduler import QUIET_S
 from headwater_core.epochs import EpochHistory
-from headwater_core.errors import CorruptData, DeletionRefused, HeadwaterError, TransientError
+from headwater_core.errors import CorruptData, DeletionRefused, HeadwaterError, NotFound, TransientError
 from headwater_core.partition import PartitionId, TopicPartition
 from headwater_core.segments.checkpoints import encode_epochs
 from headwater_core.segments.local_log import LocalLog
@@ -281,6 +281,33 @@ def test_what_is_gone_leaves_nothing(bench: Bench) -> None:
     known = {partition.topic for partition, _ in bench.control.state().partitions()}
     assert known == {"soup"}
     assert len(bench.scheduler) == 0
+
+
+def test_a_topic_that_is_created_again_between_two_looks_is_no_failure(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.broker.partition("daily", 0, segments=3)
+    bench.scheduler.rescan()
+    bench.turns()
+    bench.broker.drop("daily", 0)
+    bench.scheduler.add([TopicPartition("daily", 0)])
+    look = LogDirs.look
+
+    def between(logs: LogDirs, place: TopicPartition) -> LocalLog:
+        try:
+            return look(logs, place)
+        except NotFound:
+            bench.broker.partition("daily", 0, segments=3, incarnation=1)
+            raise
+
+    monkeypatch.setattr(LogDirs, "look", between)
+    with capture_logs() as events:
+        bench.turns()
+        bench.clock.advance(int(PAUSE_MAX_S * 1000))
+        bench.turns()
+    assert [each["event"] for each in events if each["log_level"] == "error"] == []
+    assert bench.fleet.failures == {}
+    again = bench.head("daily", 0, incarnation=1)
+    assert again is not None
+    assert again.last_offset == 19
 
 
 def mentions(bench: Bench, topic: str) -> list[str]:

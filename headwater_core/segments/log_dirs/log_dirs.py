@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from headwater_core.errors import CorruptData, HeadwaterError, NotFound, UsageError
+from headwater_core.errors import CorruptData, HeadwaterError, LogNotFound, NotFound, UsageError
 from headwater_core.partition import TopicPartition
 from headwater_core.segments.checkpoints import MetaProperties
 from headwater_core.segments.disk import PATIENCE_S, Disk, DiskHangs, Progressed
@@ -253,7 +253,7 @@ class LogDirs:
     def look(self, topic_partition: TopicPartition) -> LocalLog:
         """A fresh look at one partition.
 
-        Raises NotFound when it is in none of the directories, SourceChanged when it does not hold still, and what
+        Raises LogNotFound when it is in none of the directories, SourceChanged when it does not hold still, and what
         survey would list as its problem.
         """
         hangs = None
@@ -273,7 +273,7 @@ class LogDirs:
         for directory in self._dirs:
             self._disks[directory].ask("identity", partial(self._check_readable, directory))
         self._places.pop(topic_partition, None)
-        raise NotFound(f"{topic_partition} is in none of {', '.join(map(str, self._dirs))}")
+        raise LogNotFound(f"{topic_partition} is in none of {', '.join(map(str, self._dirs))}")
 
     def read(self, log: LocalLog, work: Callable[[Progressed], T]) -> T:
         """What `work`, which reads files of `log`, returns or raises; DiskHangs when their disk does not answer: see Disk.ask."""
