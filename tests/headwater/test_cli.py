@@ -59,6 +59,7 @@ def test_exit_codes_are_frozen() -> None:
         "SourceChanged": 5,
         "Conflict": 5,
         "NotFound": 6,
+        "LogNotFound": 6,
         "Fenced": 7,
         "ForeignOwner": 7,
         "Locked": 7,
