@@ -150,6 +150,14 @@ class Journal:
         self._entries += self._withdrawn
         self._withdrawn.clear()
 
+    def contradict(self, index: int, term: int) -> None:
+        """The leader's log has an entry of `term` at `index`. Another one here, and what follows it, is taken back; the first entry, which
+        all share, never is. Only after `settle`."""
+        at = index - self._entries[0][1] if self._entries else 0
+        if 0 < at < len(self._entries) and self._entries[at][2] != term:
+            self.deleteEntriesFrom(at)
+            self._take_back()
+
     def _take_back(self) -> None:
         first = self._withdrawn[0][1]
         if first <= self.applied():

@@ -116,10 +116,13 @@ class PeerTransport(TCPTransport):  # type: ignore[misc]
             raise
 
     def _onMessageReceived(self, node: Any, message: Any) -> None:  # noqa: N802
+        journal = self._syncObj._SyncObj__raftLog
         try:
             super()._onMessageReceived(node, message)
         finally:
-            self._syncObj._SyncObj__raftLog.settle()
+            journal.settle()
+        if message["type"] == "append_entries" and "prevLogIdx" in message and message["term"] == self._syncObj.raftCurrentTerm:
+            journal.contradict(message["prevLogIdx"], message["prevLogTerm"])  # decision 0013, "A node that never catches up"
 
     def setOnUtilityMessageCallback(self, message: str, callback: Callable[..., None] | None) -> None:  # noqa: N802
         pass

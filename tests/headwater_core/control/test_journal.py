@@ -123,6 +123,19 @@ def test_what_a_leader_contradicts_is_taken_back_and_missed_where_it_was_applied
     assert journal.lost == lost
 
 
+@pytest.mark.parametrize(("index", "term", "left"), [(6, 2, 10), (6, 3, 5), (10, 3, 9), (11, 3, 10), (1, 3, 10), (0, 3, 10)])
+def test_what_contradicts_the_leaders_log_goes_before_the_leader_sends_its_own(tmp_path: Path, index: int, term: int, left: int) -> None:
+    journal = Journal(tmp_path / "journal")
+    for number in range(1, 11):
+        journal.add(b"an entry", number, 2)
+    journal.contradict(index, term)
+    assert len(journal) == left
+    journal.settle()
+    journal.flush()
+    journal._destroy()
+    assert entries(Journal(tmp_path / "journal")) == [(b"an entry", number, 2) for number in range(1, left + 1)]
+
+
 def test_every_flipped_bit_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     written = entries(a_journal(path))

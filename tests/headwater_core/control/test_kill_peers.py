@@ -114,7 +114,8 @@ def test_nodes_that_are_killed_and_started_agree_and_raise_no_alarm(tmp_path: Pa
         processes.end()
     nodes = [ControlNode(tmp_path / str(number), processes.config(number)) for number in range(3)]
     try:
-        assert all(node.ready(60) for node in nodes)
+        ready = [node.ready(60) for node in nodes]
+        assert all(ready), [(node.failure, node.role, node.applied) for node in nodes]
         until(lambda: len({node.state().digest() for node in nodes}) == 1, "equal states", 60)
         assert [node.failure for node in nodes if node.failure] == []
         versions = [state.manifest_version for _, state in nodes[0].state().partitions()]

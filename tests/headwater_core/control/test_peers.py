@@ -19,6 +19,7 @@ from structlog.testing import capture_logs
 
 from headwater_core.control.config import ControlConfig
 from headwater_core.control.control_records import Advanced
+from headwater_core.control.journal import Entry, Journal
 from headwater_core.control.node import ControlNode
 from headwater_core.control.state import apply
 from headwater_core.errors import TransientError
@@ -58,11 +59,11 @@ class Trio:
     def running(self) -> list[ControlNode]:
         return [node for node in self.nodes if node]
 
-    def publish(self, record: Advanced) -> None:
+    def publish(self, *records: Advanced) -> None:
         """As an agent does: repeat what got no answer."""
         for _ in range(20):
             try:
-                self.running[0].publish(record, timeout_s=5)
+                self.running[0].publish(*records, timeout_s=5)
                 return
             except TransientError:
                 continue
@@ -101,6 +102,12 @@ def test_three_nodes_agree_and_one_that_was_away_catches_up(trio: Trio) -> None:
     trio.start(2)
     until(lambda: all(knows(node, 409) for node in trio.running), "the third has caught up")
     until(trio.agree, "equal states")
+
+
+def newest(journal: Journal) -> Entry:
+    entry = journal[-1]
+    assert isinstance(entry, tuple)
+    return entry
 
 
 def test_without_a_majority_nothing_is_accepted(trio: Trio) -> None:
@@ -146,6 +153,27 @@ def test_a_node_that_applied_what_the_others_lost_begins_again(trio: Trio, caplo
     trio.publish(advanced(5))
     until(lambda: all(knows(node, 49) for node in trio.running), "the bucket has said the rest")
     assert not [record for record in caplog.records if record.levelno > logging.WARNING]
+
+
+def test_a_node_with_entries_that_nobody_agreed_on_catches_up_whatever_follows_them(trio: Trio) -> None:
+    """What follows does not fit into one message of the leader: it sends several before it reads the first answer."""
+    trio.publish(*(advanced(1, partition=number, writer="x" * 900) for number in range(40)))
+    until(lambda: all(knows(node, 9) for node in trio.running), "all three know")
+    for number in range(3):
+        trio.stop(number)
+    journals = [Journal(trio.root / str(number) / "control" / "journal") for number in range(3)]
+    term = max(journal.getCurrentTerm() for journal in journals)
+    command, last, _ = max((newest(journal) for journal in journals), key=lambda entry: entry[1])
+    for number, journal in enumerate(journals):
+        own = term + 1 + (number < 2)  # the first two had a later leader, and the third one had one that nobody followed
+        for index in range(last + 1, last + (21 if number < 2 else 4)):
+            journal.add(command, index, own)
+        journal.setCurrentTerm(own, None)
+        journal._destroy()
+    for number in range(3):
+        trio.start(number)
+    until(lambda: len({node.applied for node in trio.running}) == 1 and trio.running[2].applied > last + 20, "the third has caught up")
+    assert trio.agree()
 
 
 def test_a_node_whose_state_is_another_one_begins_again(trio: Trio) -> None:
