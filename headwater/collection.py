@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable, Generator, Iterator
-from contextlib import suppress
 from typing import Annotated, Any
 
 import msgspec
@@ -15,7 +14,17 @@ from headwater.config import Config
 from headwater.options import parse_incarnation_selection, parse_selection
 from headwater.session import Session, rows_of_the_holder
 from headwater.wiring import Bucket
-from headwater_core.errors import Fenced, HeadwaterError, NotFound, Partial, TransientError, UsageError
+from headwater_core.errors import (
+    CorruptData,
+    Fenced,
+    ForeignOwner,
+    HeadwaterError,
+    NotFound,
+    Partial,
+    TransientError,
+    UnsupportedFormat,
+    UsageError,
+)
 from headwater_core.partition import PartitionId
 from manifests import chunk_keys, keys
 from manifests.prefixes import data_prefixes
@@ -67,9 +76,10 @@ def collection_rows(
     uploads = {} if request.dry_run else unfinished_by_prefix(fleet)
     count, failed, prefixes = 0, list[HeadwaterError](), set[str]()
     partitions = []
-    for partition in _selected(session.bucket, request):
+    for partition in _selected(session.bucket, request, failed):
         _check(stop)
         partitions.append(partition)
+    unread = len(failed)
     planned(len(partitions))
     for partition in partitions:
         _check(stop)
@@ -83,10 +93,14 @@ def collection_rows(
     if request.selection is None:
         places = {(each.topic, each.partition) for each in partitions}
         yield from _without_manifest(session.bucket, prefixes, places, stop)
-    elif not count:
+    elif not count and not unread:
         raise NotFound(f"{request.selection} is not in {session.bucket.store.url}")
+    if len(failed) == count + unread > 0:
+        raise failed[0]
+    if unread:
+        raise Partial(f"{unread} topics and {len(failed) - unread} of {count} partitions could not be collected; {failed[0]}")
     if failed:
-        raise failed[0] if len(failed) == count else Partial(f"{len(failed)} of {count} partitions could not be collected; {failed[0]}")
+        raise Partial(f"{len(failed)} of {count} partitions could not be collected; {failed[0]}")
 
 
 def _check(stop: threading.Event) -> None:
@@ -100,18 +114,27 @@ def _collect(fleet: ArchiverFleet, partition: PartitionId, request: CollectionRe
     return fleet.collect(partition, border=border, uploads=uploads, dry_run=request.dry_run, stop=stop.is_set)
 
 
-def _selected(bucket: Bucket, request: CollectionRequest) -> Iterator[PartitionId]:
+def _selected(bucket: Bucket, request: CollectionRequest, unread: list[HeadwaterError]) -> Iterator[PartitionId]:
     """The partitions with a manifest, of all incarnations of a topic: an old one has orphans too. Records are deleted of one alone, which
-    the name means, or NAME@TOPIC_ID: offsets of another incarnation are other records."""
+    the name means, or NAME@TOPIC_ID: offsets of another incarnation are other records.
+
+    unread  gets what is wrong with each topic manifest that cannot be read: the others do not wait for it
+    """
     if request.before is not None:
         yield from _meant(bucket, request.selection or "")
         return
     topic, number = parse_selection(request.selection) if request.selection else (None, None)
     for each in bucket.manifests.incarnations(topic):
-        with suppress(NotFound):  # its topic manifest is lost: what it has is reported as data without a manifest
-            for partition in bucket.manifests.partitions(each.topic, each.topic_id):
-                if number in (None, partition.partition):
-                    yield partition
+        try:
+            partitions = bucket.manifests.partitions(each.topic, each.topic_id)
+        except NotFound:  # its topic manifest is lost: what it has is reported as data without a manifest
+            continue
+        except (CorruptData, ForeignOwner, UnsupportedFormat) as error:
+            unread.append(error)
+            continue
+        for partition in partitions:
+            if number in (None, partition.partition):
+                yield partition
 
 
 def _meant(bucket: Bucket, selection: str) -> Iterator[PartitionId]:

@@ -9,7 +9,7 @@ from headwater.columns import Column, as_size
 from headwater.commands.gc import collect, confirm, yes_option
 from headwater.options import configured, selection_argument
 from headwater.output import emit, format_option, say
-from headwater_core.errors import CorruptData, ForeignOwner, Partial, UnsupportedFormat
+from headwater_core.errors import CorruptData, ForeignOwner, NotFound, Partial, UnsupportedFormat
 
 if TYPE_CHECKING:
     from headwater.config import Config
@@ -50,7 +50,8 @@ def pending(config: "Config", selection: str | None, remove: bool, yes: bool, fo
     \b
     Exit codes:
       0  all is listed
-      3  some manifests cannot be read; stderr names them
+      3  some manifests cannot be read, or not everything could be collected;
+         stderr names them, and the others are done
     """
     from headwater.wiring import open_bucket
 
@@ -74,16 +75,21 @@ def _rows(bucket: "Bucket", selection: str | None, problems: list[str]) -> Itera
 
     topic, number = parse_selection(selection) if selection else (None, None)
     for each in bucket.manifests.incarnations(topic):
-        for partition in bucket.manifests.partitions(each.topic, each.topic_id):
+        try:
+            partitions = bucket.manifests.partitions(each.topic, each.topic_id)
+        except (CorruptData, ForeignOwner, NotFound, UnsupportedFormat) as error:
+            problems.append(f"{each.topic}@{each.topic_id}: {error}")
+            continue
+        for partition in partitions:
             if number not in (None, partition.partition):
                 continue
             try:
                 head = load_head(bucket, partition)
+                rows = list(_rows_of(bucket, partition, head)) if head is not None and may_have_streams(head) else []  # reads its pages
             except (CorruptData, ForeignOwner, UnsupportedFormat) as error:
                 problems.append(f"{partition}: {error}")
                 continue
-            if head is not None and may_have_streams(head):
-                yield from _rows_of(bucket, partition, head)
+            yield from rows
 
 
 def _rows_of(bucket: "Bucket", partition: "PartitionId", head: "Head") -> Iterator[dict[str, Any]]:

@@ -209,7 +209,7 @@ def test_records_of_another_incarnation_are_not_deleted() -> None:
     bucket = Bucket(store, manifests)
 
     def selected(selection: str, before: int | None = 5) -> list[PartitionId]:
-        return list(_selected(bucket, CollectionRequest(selection=selection, before=before)))
+        return list(_selected(bucket, CollectionRequest(selection=selection, before=before), []))
 
     [meant] = selected("orders:3")
     assert meant.topic_id == manifests.resolve("orders").topic_id
