@@ -266,7 +266,7 @@ def load(file: Path | None, environ: Mapping[str, str], flags: Mapping[str, obje
     topics = document.pop("topics", {})
     if not isinstance(topics, dict):
         raise UsageError(f"{name}: [topics] must be a section, not a value")
-    given = _given_in_file(name, document) | _given_in_environment(environ) | {key: Given(value, "a flag") for key, value in flags.items()}
+    given = _given_in_file(name, document) | _given_in_environment(environ) | _given_by_flags(flags)
     sections = {section: _build(section, kind, given) for section, kind in _SECTIONS.items() if section != "store"}
     for key, each in given.items():
         if key == "archival.recover_from":
@@ -376,25 +376,45 @@ def _given_in_file(name: str, document: Mapping[str, object]) -> dict[str, Given
         if not isinstance(values, dict):
             raise UsageError(f"{name}: [{section}] must be a section, not a value")
         for key, value in values.items():
-            _check_no_credential(name, key)
-            alias = _SECTION_ALIASES.get(section, {}).get(key)
-            own = alias.key if alias else own_key(key) if section == _PER_TOPIC.get(own_key(key)) else key
-            dotted = f"{section}.{own}"
-            if dotted in given:
-                raise UsageError(f"{name}: {dotted} is given twice, once as {key}")
-            given[dotted] = Given(_own_value(key, value, f"{name}: {section}.{key}") if own != key else value, name)
+            _take(given, f"{section}.{key}", Given(value, name))
     return given
 
 
-def _check_no_credential(file: str, key: str) -> None:
+def _given_by_flags(flags: Mapping[str, object]) -> dict[str, Given]:
+    given: dict[str, Given] = {}
+    for key, value in flags.items():
+        _take(given, key, Given(value, "a flag"))
+    return given
+
+
+def _take(given: dict[str, Given], dotted: str, each: Given) -> None:
+    """Add one setting to what the same source gave, by our own name and in our unit. Raises UsageError for one that is there already, by
+    the other name, and for a credential."""
+    section, _, key = dotted.partition(".")
+    _check_no_credential(each.origin, dotted.rpartition(".")[2])
+    alias = _SECTION_ALIASES.get(section, {}).get(key)
+    own = alias.key if alias else own_key(key) if section == _PER_TOPIC.get(own_key(key)) else key
+    named = f"{section}.{own}" if own != key else dotted
+    if named in given:
+        raise UsageError(f"{each.origin}: {named} is given twice, once as {key}")
+    given[named] = Given(_own_value(key, each.value, f"{each.origin}: {dotted}"), each.origin) if own != key else each
+
+
+def _check_no_credential(where: str, key: str) -> None:
     """Raises UsageError for a key of a credential, without its value."""
     if key in _REFUSED:
-        raise UsageError(f"{file}: {key}: {_CREDENTIALS}")
+        raise UsageError(f"{where}: {key}: {_CREDENTIALS}")
 
 
 def _given_in_environment(environ: Mapping[str, str]) -> dict[str, Given]:
     ours = [name for name in environ if name.startswith(PREFIX) and name not in _NOT_SETTINGS and not _SERVICE_LINK.fullmatch(name)]
-    return {_dotted(name): Given(environ[name], f"${name}") for name in ours}
+    given: dict[str, Given] = {}
+    for name in ours:
+        for refused in _REFUSED:
+            if name.endswith(refused.upper()):
+                raise UsageError(f"${name}: {refused}: {_CREDENTIALS}")
+        _take(given, _dotted(name), Given(environ[name], f"${name}"))
+    return given
 
 
 def _build(section: str, kind: type[_T], given: Mapping[str, Given]) -> _T:
@@ -452,8 +472,13 @@ def _all_keys() -> list[str]:
     return [f"{section}.{key}" for section in _SECTIONS for key in _keys(section)]
 
 
+def _all_aliases() -> list[str]:
+    of_topics = [f"{_PER_TOPIC[alias.key]}.{name}" for name, alias in _ALIASES.items()]
+    return of_topics + [f"{section}.{name}" for section, aliases in _SECTION_ALIASES.items() for name in aliases]
+
+
 def _dotted(variable: str) -> str:
-    known = {PREFIX + key.replace(".", "_").upper(): key for key in _all_keys()}
+    known = {PREFIX + key.replace(".", "_").upper(): key for key in (*_all_keys(), *_all_aliases())}
     if variable not in known:
         raise UsageError(f"unknown environment variable {variable}{_nearest(variable, known)}")
     return known[variable]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.config import load, parse_commanded
+from headwater.config import load, parse_commanded, shown
 from headwater.setting_change import SettingChange, change_rows, parse_assignments, pulsar_pattern
 from headwater_core.errors import UsageError
 from hydration.config import ReadPriority
@@ -64,6 +64,61 @@ def test_a_name_of_the_proposals_brings_its_unit(tmp_path: Path, alias: str, num
     file.write_text(f"[archival]\n{alias.lower()} = {number}\n")
     with pytest.raises(UsageError, match="unknown key"):
         load(file, {}, {})
+
+
+ALIASES = [
+    ("archival.offloadTimeInMinutes", "90", "archival.offload_after", "90m"),
+    ("archival.offloadSizeInMB", "10", "archival.offload_when_local_exceeds", "10MiB"),
+    ("archival.maxSizePerOffloadSegmentMbytes", "64", "archival.max_segment_bytes", "64MiB"),
+    ("archival.maxOffloadSegmentRolloverTimeMinutes", "5", "archival.max_segment_age", "5m"),
+    ("archival.s3ChunkSize", "8MiB", "archival.chunk_bytes", "8MiB"),
+    ("archival.s3ClientThreadNum", "7", "archival.chunks_in_flight", "7"),
+    ("archival.tieredStoreGroupCommitSize", "6MiB", "archival.chunk_commit_bytes", "6MiB"),
+    ("hydration.tieredReadPriority", "BOOKKEEPER_ONLY", "hydration.read_priority", "local-only"),
+    ("hydration.readaheadChunkNum", "3", "hydration.readahead_chunks", "3"),
+    ("store.s3Bucket", "my-archive", "store.url", "s3://my-archive"),
+    ("store.s3Region", "eu-central-1", "store.region", "eu-central-1"),
+]
+
+
+def variable(key: str) -> str:
+    return "HEADWATER_" + key.replace(".", "_").upper()
+
+
+@pytest.mark.parametrize(("alias", "text", "key", "value"), ALIASES)
+def test_a_name_of_the_proposals_is_one_in_flags_and_the_environment_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alias: str, text: str, key: str, value: str
+) -> None:
+    monkeypatch.chdir(tmp_path)  # no headwater.toml of anybody's
+    expected = next(row for row in shown(load(None, {}, {key: value})) if row[0] == key)
+    by_flag, by_variable = load(None, {}, {alias: text}), load(None, {variable(alias): text}, {})
+    assert next(row for row in shown(by_flag) if row[0] == key) == expected
+    assert next(row for row in shown(by_variable) if row[0] == key) == (*expected[:2], f"${variable(alias)}")
+    assert load(None, {variable(key): "1.5x"}, {alias: text}).origins[key] == "a flag", "a flag wins over the environment by either name"
+    for environ, flags in (({}, {alias: text, key: value}), ({variable(alias): text, variable(key): value}, {})):
+        with pytest.raises(UsageError, match=f"{key} is given twice"):
+            load(None, environ, flags)
+
+
+def test_a_number_with_the_unit_of_its_name_is_whole_wherever_it_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    key = "archival.offloadTimeInMinutes"
+    for environ, flags in (({}, {key: "1.5"}), ({variable(key): "1.5"}, {})):
+        with pytest.raises(UsageError, match=r"offloadTimeInMinutes: a whole number of minutes expected, not '1\.5'"):
+            load(None, environ, flags)
+    for wrong in ("hydration.offloadTimeInMinutes", "archival.readaheadChunkNum", "archival.s3Bucket"):
+        for environ, flags in (({}, {wrong: "1"}), ({variable(wrong): "1"}, {})):
+            with pytest.raises(UsageError, match="unknown"):
+                load(None, environ, flags)
+
+
+@pytest.mark.parametrize("key", ["s3AccessKey", "s3SecretAccessKey"])
+@pytest.mark.parametrize("place", ["", "store.", "archival."])
+def test_a_credential_is_refused_by_name_in_flags_and_the_environment_and_not_repeated(place: str, key: str) -> None:
+    for environ, flags in (({}, {place + key: "hunter2"}), ({variable(place + key): "hunter2"}, {})):
+        with pytest.raises(UsageError, match=f"{key}: credentials never stand.*AWS_SECRET_ACCESS_KEY") as caught:
+            load(None, environ, flags)
+        assert "hunter2" not in str(caught.value)
 
 
 @given(st.integers(0, 10**9), st.integers(0, 10**15))
