@@ -353,6 +353,35 @@ def shown(config: Config) -> Iterable[tuple[str, str, str]]:
             yield f'topics."{rule.pattern}".{key}', value_text(_keys(_PER_TOPIC[key])[key], value), "the file"
 
 
+class RuleValue(NamedTuple):
+    """One setting for the topics whose name matches `pattern`, as text. by, since_ms: who has set it, and when; "" and 0 in a file."""
+
+    pattern: str
+    key: str
+    value: str
+    origin: str
+    by: str = ""
+    since_ms: int = 0
+
+
+def rule_values(config: Config, settings: SettingList, selection: str) -> Iterator[RuleValue]:
+    """What the file and commands say of a topic, archived or not; of a pattern, and of all patterns and names that it matches.
+
+    settings   what was set by command, also what this version does not know
+    """
+
+    def concerns(pattern: str) -> bool:
+        one, other = (selection, pattern) if TopicRule(selection, {}).names_one_topic else (pattern, selection)
+        return one == other or fnmatch.fnmatchcase(one, other)
+
+    for rule in filter(lambda rule: concerns(rule.pattern), config.topics):
+        for key, value in rule.values.items():
+            yield RuleValue(rule.pattern, key, exact_text(_keys(_PER_TOPIC[key])[key], value), rule.origin)
+    for each in settings.settings:
+        if concerns(each.pattern):
+            yield RuleValue(each.pattern, each.key, each.value, _COMMAND, each.by, each.since_ms)
+
+
 def _read(file: Path | None, environ: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
     named = file or (Path(environ["HEADWATER_CONFIG"]) if environ.get("HEADWATER_CONFIG") else None)
     path = named or DEFAULT_FILE

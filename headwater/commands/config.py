@@ -60,7 +60,9 @@ def check(config: "Config") -> None:
 @format_option
 @configured
 def show(config: "Config", form: str) -> None:
-    """Show every setting, its value and where it was set.
+    """Show every setting, its value and where it was set. Does not connect to the store.
+
+    What was set by command is in the bucket: `headwater topics show '*'` lists it, with what [topics] says.
 
     \b
     Example:

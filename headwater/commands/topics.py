@@ -13,6 +13,7 @@ from headwater.columns import Column, as_end, as_size
 from headwater.commands.leftovers import pending
 from headwater.options import IncarnationSelection, configured, parse_incarnation_selection
 from headwater.output import emit, format_option, say
+from headwater.units import time_text
 from headwater_core.errors import CorruptData, ForeignOwner, NotFound, Partial, UnsupportedFormat, UsageError
 
 if TYPE_CHECKING:
@@ -31,6 +32,14 @@ CHANGES = (
     Column("value", "value"),
     Column("before", "before"),
     Column("changed", "changed"),
+)
+SETTINGS = (
+    Column("pattern", "topic"),
+    Column("key", "setting"),
+    Column("value", "value"),
+    Column("origin", "set by"),
+    Column("by", "node", leaves=2),
+    Column("since_ms", "since", lambda value: time_text(value) if value else "", leaves=1),
 )
 AGENT_S = 30.0
 
@@ -95,7 +104,15 @@ def list_(config: "Config", everything: bool, form: str) -> None:
     if everything:
         columns = (*columns[:2], Column("current", "current"), *columns[2:])
     problems: list[str] = []
-    emit(form, columns, _topics(open_bucket(config), problems, everything=everything))
+    bucket = open_bucket(config)
+    emit(form, columns, _topics(bucket, problems, everything=everything))
+    try:
+        commanded = len(bucket.manifests.load_settings().settings)
+    except (CorruptData, UnsupportedFormat) as error:
+        problems.append(f"what was set by command: {error}")
+    else:
+        if commanded:
+            say(f"{commanded} set by command; `headwater topics show '*'` lists what")
     _check_all_shown(problems)
 
 
@@ -143,11 +160,14 @@ def _former(bucket: "Bucket", current: set[tuple[str, str]], problems: list[str]
 
 
 @topics.command()
-@click.argument("topic")
+@click.argument("topic", metavar="TOPIC|PATTERN")
 @format_option
 @configured
 def show(config: "Config", topic: str, form: str) -> None:
-    """Show the partitions of a topic.
+    """Show the partitions of a topic, or what is set for a pattern.
+
+    A pattern such as 'team-a.*' gives a row for each setting, by command or in [topics] of the configuration file, of the names and
+    patterns that it matches; '*' all of them. So does a topic that is not archived, with the settings that hold for it.
 
     read priority says which copy readers get first, and set by where that was set. JSON also has the triggers, offload_after and
     offload_when_local_exceeds. archive end is the offset after the last archived one.
@@ -155,8 +175,15 @@ def show(config: "Config", topic: str, form: str) -> None:
     number of the latest claim on the partition, and writer the agent that holds it.
 
     \b
-    Example:
+    Examples:
       headwater topics show orders.placed
+      headwater topics show 'orders.*'
+
+    \b
+    Exit codes:
+      0  shown
+      3  some manifests cannot be read; stderr names them
+      6  the topic is not in the archive, and nothing is set for it
     """
     from headwater.wiring import open_bucket
 
@@ -175,7 +202,15 @@ def show(config: "Config", topic: str, form: str) -> None:
     )
     bucket = open_bucket(config)
     problems: list[str] = []
-    rows = _partitions(bucket, bucket.manifests.partitions(topic, bucket.manifests.resolve(topic).topic_id), problems)
+    if set(topic) & set("*?["):
+        _show_settings(config, bucket, topic, form)
+        return
+    try:
+        topic_id = bucket.manifests.resolve(topic).topic_id
+    except NotFound as error:
+        _show_settings(config, bucket, topic, form, error)
+        return
+    rows = _partitions(bucket, bucket.manifests.partitions(topic, topic_id), problems)
     config = config.with_commands(bucket.manifests.load_settings())
     archival = config.archival_for(topic)
     settings = {
@@ -188,6 +223,21 @@ def show(config: "Config", topic: str, form: str) -> None:
     }
     emit(form, columns, (row | settings for row in rows))
     _check_all_shown(problems)
+
+
+def _show_settings(config: "Config", bucket: "Bucket", selection: str, form: str, not_archived: NotFound | None = None) -> None:
+    """A row for each setting of a pattern, or of a topic that is `not_archived`, which is raised where nothing is set for it."""
+    from headwater.config import rule_values
+    from manifests.setting_list import check_pattern
+
+    found = [each._asdict() for each in rule_values(config, bucket.manifests.load_settings(), check_pattern(selection))]
+    if not found and not_archived is not None:
+        raise not_archived
+    if not found:
+        say(f"nothing is set for {selection}, by command or in the file")
+    elif not_archived is not None:
+        say(f"{selection} is not archived; this is what is set for it")
+    emit(form, SETTINGS, found)
 
 
 def _partitions(bucket: "Bucket", partitions: "Iterable[PartitionId]", problems: list[str]) -> Iterator[dict[str, Any]]:

@@ -11,6 +11,7 @@ from headwater.setting_change import SettingChange, change_rows, parse_assignmen
 from headwater_core.errors import UsageError
 from hydration.config import ReadPriority
 from manifests.setting_list import SettingList
+from tests.headwater.conftest import Stage
 
 
 @pytest.mark.parametrize(
@@ -222,3 +223,38 @@ def test_of_two_patterns_the_one_set_last_wins_and_what_is_unknown_is_left_out()
     ):
         settings = settings.changed(pattern, {key: value}, now_ms=1, by="cook")
     assert load(None, {}, {}).with_commands(settings).hydration_for("team.soup").read_priority is ReadPriority.OFFLOADED_FIRST
+
+
+def test_what_is_set_is_shown_for_patterns_and_topics_that_are_not_archived(stage: Stage) -> None:
+    (stage.root / "headwater.toml").write_text('[topics."soup.*"]\nlayout = "blocks"\n[topics.stew]\noffload_after = "2h"\n')
+    stage.bucket.mkdir()
+    nothing = stage.run("topics", "list")
+    assert (nothing.code, nothing.err) == (0, "")
+    for place, assignment in (
+        ("soup.*", "read_priority=local-only"),
+        ("soup.hot", "offloadTimeInMinutes=90"),
+        ("s*", "tieredReadPriority=OFFLOADED_ONLY"),
+    ):
+        assert stage.run("topics", "set", place, assignment).code == 0
+    assert "3 set by command" in stage.run("topics", "list").err
+
+    def shown(selection: str) -> list[tuple[str, ...]]:
+        ran = stage.run("topics", "show", selection, "-o", "jsonl")
+        assert ran.code == 0, ran.err
+        return [tuple(row[key] for key in ("pattern", "key", "value", "origin", "by")) for row in ran.rows]
+
+    in_file = [("soup.*", "layout", "blocks", "the file", ""), ("stew", "offload_after", "2h", "the file", "")]
+    by_command = [
+        ("soup.*", "read_priority", "local-only", "a command", "headwater"),
+        ("soup.hot", "offload_after", "90m", "a command", "headwater"),
+        ("s*", "read_priority", "offloaded-only", "a command", "headwater"),
+    ]
+    assert shown("*") == in_file + by_command
+    assert shown("soup.*") == [in_file[0], *by_command[:2]], "what the pattern matches, and no wider one"
+    assert shown("s*") == in_file + by_command
+    assert shown("soup.hot") == [in_file[0], *by_command], "all that holds for it, though it is not archived"
+    assert shown("stew") == [in_file[1], by_command[2]]
+    assert stage.run("topics", "show", "bread").code == 6
+    assert shown("b*") == []
+    assert stage.run("topics", "show", "s/x*").code == 2
+    assert "90m" in stage.run("topics", "show", "soup.hot").out
