@@ -10,7 +10,7 @@ import structlog
 
 from archival.explanation import Turn
 from archival.schedule.scheduler import Scheduler
-from headwater.admin.offload_routes import OFFLOAD, OffloadArguments
+from headwater.admin.offload_routes import ARCHIVE, OFFLOAD, OffloadArguments
 from headwater.admin.operations import RunningOperation
 from headwater.admin.verb import Rows, Verb
 from headwater.collection import FACTS, OFFSET_MAX, CollectionRequest, collection_rows
@@ -82,7 +82,7 @@ class AgentVerbs:
     def all(self) -> tuple[Verb, ...]:
         return (
             Verb(
-                name="archive",
+                name=ARCHIVE,
                 summary="Archive sealed segments, as headwater archive does",
                 arguments=ArchiveArguments,
                 rows=lambda arguments, running: self._pass(PassRequest(selection=arguments.selection, before=arguments.before), running),

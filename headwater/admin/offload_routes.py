@@ -1,6 +1,7 @@
 """The offload of one partition on request, over HTTP, as PIP-17 has it: begun with a position, and asked how it stands."""
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 import msgspec
 from starlette.requests import Request
@@ -18,6 +19,7 @@ from headwater_core.errors import UsageError
 from headwater_core.partition import TopicPartition
 
 OFFLOAD = "offload"
+ARCHIVE = "archive"
 _OFFSET_MAX = 2**63 - 1
 
 Offset = Annotated[int, msgspec.Meta(ge=0, le=_OFFSET_MAX)]
@@ -97,9 +99,11 @@ class OffloadRoutes:
         arguments = OffloadArguments(topic=place.topic, partition=place.partition, before=wanted.end)
         if (before := self._operations.begun_before(self._verb, arguments, request)) is not None:
             return accepted(before)
-        last = self._last(place)  # nothing is awaited from here on, so no other request comes in between
-        if last is not None and last.state is OperationState.RUNNING:
-            raise ProblemError(ProblemCode.OFFLOAD_RUNNING, f"{place} is being offloaded before {last.arguments['before']}: {last.id}")
+        running = self._running(place)  # nothing is awaited from here on, so no other request comes in between
+        if running is not None:
+            raise ProblemError(
+                ProblemCode.OFFLOAD_RUNNING, f"{place} is being offloaded before {running.arguments['before']}: {running.id}"
+            )
         return accepted(self._operations.begin(self._verb, arguments, request).facts)
 
     def _entry(self, request: Request) -> BoardEntry:
@@ -117,6 +121,17 @@ class OffloadRoutes:
 
     def _last(self, place: TopicPartition) -> Operation | None:
         return self._operations.last(OFFLOAD, lambda arguments: (arguments["topic"], arguments["partition"]) == place)
+
+    def _running(self, place: TopicPartition) -> Operation | None:
+        """An offload that has not ended, whether the endpoint has begun it or `headwater archive TOPIC:P --before` did."""
+
+        def is_offload(arguments: Mapping[str, Any]) -> bool:
+            topic, colon, number = (arguments.get("selection") or "").partition(":")
+            return arguments.get("before") is not None and bool(colon) and (topic, int(number)) == place
+
+        last = self._last(place)
+        begun_here = last if last is not None and last.state is OperationState.RUNNING else None
+        return begun_here or self._operations.running(ARCHIVE, is_offload)
 
 
 def _state(state: OperationState) -> Literal["running", "success", "error"]:

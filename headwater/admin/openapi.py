@@ -107,7 +107,8 @@ def openapi_document(version: str, verbs: Sequence[Verb]) -> dict[str, Any]:
             "/v1/topics/{topic}/partitions/{partition}/offload": {
                 "get": _operation("How the last offload of a partition stands that was requested", _is(offload), _TOPIC, _PARTITION),
                 "post": _operation(
-                    "Archive a partition's segments that lie before an offset. 409 while one is in progress; what is found out later, "
+                    "Archive a partition's segments that lie before an offset. 409 while one is in progress, begun here or by "
+                    "`headwater archive TOPIC:P --before`; what is found out later, "
                     "such as an offset beyond the high watermark, is the operation's error",
                     _begun(operation),
                     _TOPIC,

@@ -1,7 +1,7 @@
 """Operations over HTTP: begins one, lists them, shows one, cancels one; and other processes report theirs."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -180,8 +180,15 @@ class OperationRoutes:
 
     def last(self, verb: str, wanted: Callable[[Mapping[str, Any]], bool]) -> Operation | None:
         """The newest one of the agent's own that is known, of a verb and with such arguments."""
+        return next(self._own(verb, wanted), None)
+
+    def running(self, verb: str, wanted: Callable[[Mapping[str, Any]], bool]) -> Operation | None:
+        """One of the agent's own that has not ended, of a verb and with such arguments."""
+        return next((each for each in self._own(verb, wanted) if each.state is OperationState.RUNNING), None)
+
+    def _own(self, verb: str, wanted: Callable[[Mapping[str, Any]], bool]) -> Iterator[Operation]:
         page = self._operations.list(verbs={verb}, limit=OPERATIONS_MAX + 2 * RUNNING_MAX)
-        return next((each for each in page.operations if each.by == AGENT and wanted(each.arguments)), None)
+        return (each for each in page.operations if each.by == AGENT and wanted(each.arguments))
 
 
 class _Rows(StreamingResponse):

@@ -14,12 +14,13 @@ from archival.partition_status import PartitionStatus
 from headwater.admin.admin_routes import admin_app
 from headwater.admin.admin_server import AdminServer
 from headwater.admin.config import AdminConfig
-from headwater.admin.offload_routes import OFFLOAD, OffloadArguments
+from headwater.admin.offload_routes import ARCHIVE, OFFLOAD, OffloadArguments
 from headwater.admin.operation_routes import OperationRoutes
 from headwater.admin.operations import Operations, RunningOperation, new_operation_id
 from headwater.admin.status_board import BoardEntry, StatusBoard
 from headwater.admin.verb import Rows, Verb
 from headwater.admin.verb_threads import VerbThreads
+from headwater.agent_verbs import ArchiveArguments
 from headwater_core.clock import SystemClock
 from headwater_core.errors import Fenced, HeadwaterError
 from headwater_core.partition import TopicPartition
@@ -59,7 +60,8 @@ class Stand:
         threads = VerbThreads(operations)
         stack.callback(threads.close)
         stack.callback(self.may_end.set)
-        routes = OperationRoutes(operations, threads, ())
+        archive = Verb(name=ARCHIVE, summary="x", arguments=ArchiveArguments, rows=self._rows)
+        routes = OperationRoutes(operations, threads, (archive,))
         verb = Verb(name=OFFLOAD, summary="x", arguments=OffloadArguments, rows=self._rows)
         app = admin_app(NO_CHECKS, None, SomeBoard(), routes, clock, "1.2.3", offload=verb)  # type: ignore[arg-type]
         server = stack.enter_context(AdminServer(AdminConfig(listen="127.0.0.1:0", token_file=token), app, token.parent))
@@ -112,6 +114,31 @@ def test_one_runs_at_a_time_for_each_partition(stand: Stand) -> None:
     assert stand.post({"position": 30}).status == 202
     assert eventually(lambda: stand.state()["before"] == 30 and stand.state()["state"] == "success")
     assert sorted(each.before for each in stand.done) == [20, 30, 30]
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({"selection": "soup:0", "before": 20}, 409),
+        ({"selection": "soup:00", "before": 20}, 409),
+        ({"selection": "soup:0"}, 202),
+        ({"selection": "soup:1", "before": 20}, 202),
+        ({"before": 20}, 202),
+    ],
+)
+def test_a_command_that_archives_the_partition_before_an_offset_is_one_of_its_offloads(stand: Stand, body: Any, status: int) -> None:
+    """One for other partitions, for all of them, or without an offset is not."""
+    begun = stand.post(body, path="/v1/archive")
+    assert begun.status == 202
+    answer = stand.post({"before": 30})
+    assert answer.status == status
+    if status == 409:
+        assert (answer.problem, begun.json["id"] in answer.json["detail"]) == ("offload_running", True)
+        assert stand.state()["state"] == "not_run"
+    stand.may_end.set()
+    assert eventually(lambda: call(stand.data_dir, f"/v1/operations/{begun.json['id']}").json["state"] == "done")
+    if status == 409:
+        assert stand.post({"before": 30}).status == 202
 
 
 def test_the_same_request_again_is_the_same_operation(stand: Stand) -> None:
