@@ -1,9 +1,12 @@
-"""All verbs on an archive in layout `blocks`, and on one whose layout was switched to and fro: it is one log to each of them."""
+"""All verbs on an archive in layout `blocks`, on one that was streamed, and on those whose layout was switched to and fro: it is one log to
+each of them."""
 
 import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -15,11 +18,40 @@ from tests.headwater.conftest import Stage
 from tests.headwater_core.layouts.recompression import Recompression
 
 BLOCKS = ("--set", "archival.layout=blocks")
+STREAMING = ("--set", "archival.offload=streaming", "--set", "archival.max_segment_bytes=4KiB")  # less than a segment of the sample
 ISOLATIONS: tuple[Isolation, ...] = ("read_uncommitted", "read_committed")
 
 
+def objects(stage: Stage) -> set[Path]:
+    return {path for root in ("data", "stream") for path in (stage.bucket / root).rglob("*") if path.is_file()}
+
+
 def suffixes(stage: Stage) -> set[str]:
-    return {path.suffix for path in (stage.bucket / "data").rglob("*") if path.is_file()}
+    return {path.suffix for path in objects(stage)}
+
+
+def runs(stage: Stage, layout: str) -> list[dict[str, Any]]:
+    rows = stage.run("topics", "entries", "-o", "jsonl").rows
+    return [row for row in rows if not row["gap"] and row["layout"] == layout]
+
+
+def beside(data: Path) -> list[Path]:
+    """All objects of the run that this one holds."""
+    return [data, *data.parent.glob(f"{data.name}-*")]
+
+
+def check_ledgers(stage: Stage, log: Path) -> None:
+    """A ledger, which is a segment of the log, lies in several objects, and an object has several ledgers."""
+    rows = [row for row in runs(stage, "streaming") if row["topic"] == "orders.placed"]
+    bases = {(path.parent.name, int(path.stem)) for path in log.glob("orders.placed-*/*.log")}
+    inner = [
+        row
+        for row in rows
+        for place, base in bases
+        if place.endswith(f"-{row['partition']}") and row["base_offset"] < base <= row["last_offset"]
+    ]
+    assert inner
+    assert len(rows) > len(bases)
 
 
 def layouts(stage: Stage) -> set[str]:
@@ -31,32 +63,52 @@ def aside_of(stage: Stage) -> Path:
     return stage.root / "aside"
 
 
-@pytest.fixture(params=["blocks", "switched"])
+def archive_in_turns(stage: Stage, log: Path, other: tuple[str, ...]) -> None:
+    """Each topic's segments in turn in the native layout and as `other` says. What is active, too, but for the newest."""
+    hidden = stage.root / "hidden"
+    segments = {place: sorted(place.glob("*.log")) for place in log.iterdir() if place.name.rpartition("-")[0] in TOPICS}
+    hidden.mkdir()
+    for number in range(max(map(len, segments.values()))):  # the newest are put aside, so that only the next ones are archived
+        for place, files in segments.items():
+            for at, file in enumerate(files):
+                aside = hidden / f"{place.name}-{file.name}"
+                if at > number and file.exists():
+                    shutil.move(file, aside)
+                elif at <= number and aside.exists():
+                    shutil.move(aside, file)
+        assert stage.run("flush", *(other if number % 2 else ()), "--set", "archival.merge_bytes=0", log=log).code in (0, 3)
+
+
+@pytest.fixture(params=["blocks", "switched", "streaming", "to-streaming"])
 def archived(stage: Stage, request: pytest.FixtureRequest) -> Stage:
-    """All of the sample is archived, what is active too: in blocks, or each topic's segments in turn in one layout and the other."""
+    """All of the sample is archived, what is active too: in one layout, or each topic's segments in turn in the native one and another."""
     log = a_sample_log(stage.root)
     if request.param == "blocks":
         assert stage.run("flush", *BLOCKS, log=log).code == 0
         assert suffixes(stage) == {".blocks"}
         assert layouts(stage) == {"blocks"}
-    else:
-        hidden = stage.root / "hidden"
-        segments = {place: sorted(place.glob("*.log")) for place in log.iterdir() if place.name.rpartition("-")[0] in TOPICS}
-        hidden.mkdir()
-        for number in range(max(map(len, segments.values()))):  # the newest are put aside, so that only the next ones are archived
-            for place, files in segments.items():
-                for at, file in enumerate(files):
-                    aside = hidden / f"{place.name}-{file.name}"
-                    if at > number and file.exists():
-                        shutil.move(file, aside)
-                    elif at <= number and aside.exists():
-                        shutil.move(aside, file)
-            assert stage.run("flush", *(BLOCKS if number % 2 else ()), "--set", "archival.merge_bytes=0", log=log).code in (0, 3)
+    elif request.param == "switched":
+        archive_in_turns(stage, log, BLOCKS)
         assert stage.run("flush", *BLOCKS, log=log).code == 0
         assert layouts(stage) == {"blocks", "segment"}
         assert suffixes(stage) == {".blocks", ".log", ".index"}
+    elif request.param == "streaming":
+        assert stage.run("flush", *STREAMING, log=log).code == 0
+        check_ledgers(stage, log)
+    else:
+        archive_in_turns(stage, log, STREAMING)
+        assert stage.run("flush", *STREAMING, "--set", "archival.merge_bytes=0", log=log).code == 0
+        assert {row["layout"] for row in stage.run("topics", "entries", "orders.placed:0", "-o", "jsonl").rows} == {"segment", "streaming"}
+    if "streaming" in request.param:
+        assert layouts(stage) == {"segment", "streaming"}, "a compacted topic is never streamed"
     log.rename(aside_of(stage))
     return stage
+
+
+def a_victim(stage: Stage) -> Path:
+    """The largest data object of the layout that is not the native one."""
+    (layout,) = layouts(stage) - {"segment"}
+    return stage.bucket / max(runs(stage, layout), key=lambda row: row["size_bytes"])["key"]
 
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)
@@ -68,7 +120,7 @@ def test_verify_finds_nothing_wrong_until_something_is(archived: Stage) -> None:
     assert archived.run("verify").code == 0
     ran = archived.run("verify", "--data")
     assert ran.code == 0, ran.out + ran.err
-    victim = max((archived.bucket / "data").rglob("*.blocks"), key=lambda path: path.stat().st_size)
+    victim = a_victim(archived)
     content = bytearray(victim.read_bytes())
     for at in (5, 100, len(content) // 2, len(content) - 3):
         content[at] ^= 4
@@ -77,6 +129,14 @@ def test_verify_finds_nothing_wrong_until_something_is(archived: Stage) -> None:
         assert ran.code == 4
         assert victim.name in ran.out + ran.err, f"byte {at}"
         content[at] ^= 4
+    victim.write_bytes(content)
+    for other in set(beside(victim)) - {victim}:
+        whole = other.read_bytes()
+        other.write_bytes(whole[:30] + bytes([whole[30] ^ 4]) + whole[31:])
+        ran = archived.run("verify", "--data", "-o", "jsonl")
+        assert ran.code == 4
+        assert other.name in ran.out + ran.err
+        other.write_bytes(whole)
     victim.write_bytes(content[:-1])
     assert archived.run("verify").code == 4
 
@@ -114,8 +174,11 @@ def test_the_catalogue_says_of_each_run_what_its_object_holds(archived: Stage) -
             assert row["key"].endswith(".blocks")
             assert row["run_bytes"] < object_bytes
             assert int(row["context"]["index_bytes"]) < object_bytes
-            version = os.getxattr(archived.bucket / row["key"], "user.headwater-blocks-version")
-            assert version == b"1"
+            assert os.getxattr(archived.bucket / row["key"], "user.headwater-blocks-version") == b"1"
+        elif row["layout"] == "streaming":
+            assert row["run_bytes"] < object_bytes
+            assert int(row["context"]["index_bytes"]) == (archived.bucket / f"{row['key']}-index").stat().st_size
+            assert os.getxattr(archived.bucket / row["key"], "user.headwater-streaming-version") == b"1"
         else:
             assert row["run_bytes"] == object_bytes
             assert row["context"] == {}
@@ -129,16 +192,17 @@ def test_explain_names_the_object_of_an_offset(archived: Stage) -> None:
 
 
 def test_collection_lets_go_of_what_no_head_lists(archived: Stage) -> None:
-    before = {path for path in (archived.bucket / "data").rglob("*") if path.is_file()}
-    victim = next(path for path in before if path.suffix == ".blocks")
+    before, victim = objects(archived), a_victim(archived)
     base, last, *_ = victim.stem.split("-")
-    orphan = victim.with_name(f"{base}-{last}-{0:010}-{'e' * 32}.blocks")
-    shutil.copy(victim, orphan)
+    name = f"{base}-{last}-{0:010}-{'e' * 32}.blocks" if victim.suffix else str(UUID("e" * 32))
+    orphans = [path.with_name(path.name.replace(victim.name, name)) for path in beside(victim)]
+    for path, orphan in zip(beside(victim), orphans, strict=True):
+        shutil.copy(path, orphan)
     lease = ("--set", "archival.reader_lease=0s")
     for _ in range(2):
         assert archived.run("gc", "--yes", *lease, log=aside_of(archived)).code == 0
-    assert not orphan.exists()
-    assert {path for path in (archived.bucket / "data").rglob("*") if path.is_file()} == before
+    assert not any(orphan.exists() for orphan in orphans)
+    assert objects(archived) == before
 
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)
