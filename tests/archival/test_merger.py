@@ -13,7 +13,9 @@ from headwater_core.segments.runindex import RunIndex
 from manifests import keys
 from manifests.entry import Entry
 from manifests.entry_tree import EntryTree
+from tests.archival import stream_objects
 from tests.archival.builders import PARTITION, Agent, Directory, live_bytes, ranges
+from tests.archival.stream_objects import FLUSH
 from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.headwater_core.segments.builders import BASE_TIME, a_batch, a_segment, an_abort
 
@@ -76,6 +78,65 @@ def test_what_the_log_no_longer_has_is_read_from_the_store(agent: Agent, directo
     outcome = merge(agent)
     assert (ranges(agent.head.entries), outcome.local_bytes) == ([(0, 9)], 0)
     assert live_bytes(agent.store, agent.head) == served
+
+
+def streamed(agent: Agent, directory: Directory, *ends: int) -> None:
+    """As `tails`, but each is an object of streaming offload."""
+    written = 0
+    directory.segment(0)
+    for end in ends:
+        directory.append(0, a_segment(written, end - written))
+        directory.high_watermark(end)
+        agent.run(FLUSH)
+        written = end
+    assert [entry.layout for entry in agent.head.entries] == ["streaming"] * len(ends)
+
+
+@pytest.mark.parametrize("has_local", [True, False])
+@pytest.mark.parametrize("policy", [MERGES, dataclass_replace(FLUSH, merge_bytes=1_000)])
+def test_what_was_streamed_becomes_one_native_object(agent: Agent, directory: Directory, policy: Policy, has_local: bool) -> None:
+    """While streaming goes on as well as after it was left; from the log, and from the store alone."""
+    streamed(agent, directory, 3, 5, 6, 10)
+    before = agent.head
+    served = stream_objects.live_bytes(agent.store, before)
+    assert served == a_segment(0, 3) + a_segment(3, 2) + a_segment(5, 1) + a_segment(6, 4)
+    if not has_local:
+        without_local(agent, directory)
+    agent.run(policy)
+    outcome = merge(agent, policy)
+    assert (ranges(agent.head.entries), outcome.group) == ([(0, 9)], tuple(before.entries))
+    (entry,) = agent.head.entries
+    assert (entry.layout, outcome.local_bytes) == ("segment", entry.size_bytes if has_local else 0)
+    assert live_bytes(agent.store, agent.head) == served
+    assert index_of(agent, entry).last_offset == 9
+
+
+def test_a_merge_joins_what_was_streamed_to_what_was_not(agent: Agent, directory: Directory) -> None:
+    streamed(agent, directory, 3, 5)
+    for written, end in ((5, 6), (6, 10)):
+        directory.append(0, a_segment(written, end - written))
+        directory.high_watermark(end)
+        agent.run()
+    before = agent.head
+    assert [entry.layout for entry in before.entries] == ["streaming", "streaming", "segment", "segment"]
+    served = stream_objects.live_bytes(agent.store, before)
+    without_local(agent, directory)
+    agent.run()
+    assert merge(agent).group == tuple(before.entries)
+    assert live_bytes(agent.store, agent.head) == served
+    assert agent.run() == ["caught up"]
+
+
+def test_what_was_streamed_and_is_lost_is_reported_by_a_merge_and_passed(agent: Agent, directory: Directory) -> None:
+    streamed(agent, directory, 3, 5, 6, 10)
+    without_local(agent, directory)
+    agent.run()
+    assert isinstance(agent.store, MemoryStore)
+    agent.store.delete(agent.head.entries[1].key)
+    outcome = merge(agent)
+    assert (outcome.merged, outcome.passed) == (None, 10)
+    assert "does not have it" in outcome.reason
+    assert [entry.layout for entry in agent.head.entries] == ["streaming"] * 4, "none was given up"
 
 
 def test_local_bytes_that_are_others_are_not_taken(agent: Agent, directory: Directory) -> None:

@@ -37,6 +37,7 @@ from manifests.page import page_key
 from manifests.repository import ManifestRepository
 from manifests.topic_survey import survey_topics
 from tests.archival.builders import Agent, Directory
+from tests.archival.stream_objects import STREAM
 from tests.archival.test_lineage_brigade import ORDERS, archive_nodes
 from tests.headwater.pipeline.bucket import OLD_MS, Bucket, Crash, Crashing, a_bucket
 from tests.headwater_core.manual_clock import ManualClock
@@ -581,3 +582,37 @@ def test_chunks_of_an_open_segment_are_no_orphans(variant: Variant, tmp_path: Pa
     assert extras() == set()
     agent.store.create(stray := f"{queue}/commitLog/seg-77/chunk-0", b"x")
     assert extras() == {stray}
+
+
+def test_objects_that_streaming_has_not_listed_yet_are_no_orphans(tmp_path: Path) -> None:
+    """They are complete, and their commit is to come; those of a failed attempt are orphans, and so is what has no name of ours."""
+    clock = ManualClock()
+    agent = Agent(tmp_path, MemoryStore(clock), clock=clock, owned=False)
+    directory = Directory(tmp_path)
+    directory.segment(0)
+    directory.append(0, a_segment(0, 9))
+    directory.high_watermark(9)
+    agent.run(STREAM)
+    partition, (assigned,) = agent.head.partition_id, agent.head.pending
+    place = Place(partition.topic, partition.topic_id, partition.partition)
+    inventory = Inventory(cluster_id=None, places=(place,), findings=(), size_bytes=0)
+
+    def put(uid: str) -> set[str]:
+        data = keys.data(partition, 0, 8, assigned.fence, uid, "streaming")
+        for suffix in ("", "-index", "-meta"):
+            agent.store.create(data + suffix, b"x")
+        return {data, f"{data}-index", f"{data}-meta"}
+
+    def extras() -> set[str]:
+        late_ms = clock.now_ms() + GRACE_MS
+        return {each.key for each in take_partition_inventory(agent.store, place, inventory, before_ms=late_ms).findings}
+
+    assert assigned.is_assigned
+    named = put(assigned.uid)
+    assert extras() == set()
+    failed = put("e" * 32)
+    assert extras() == failed
+    other = Agent(tmp_path, agent.store, clock=clock, owned=False)  # a process that begins again: what was open has failed
+    other.run(STREAM)
+    assert {each.uid for each in other.head.pending if each.is_assigned} != {assigned.uid}
+    assert extras() == failed | named
