@@ -226,6 +226,16 @@ class OffloaderOnStore:
             self._replace(store, key, content)
         assert archived.examine() == ""
 
+    def test_what_is_flipped_in_the_store_is_noticed(self, layout: Offloader, store: ObjectStore) -> None:
+        archived = self.offload(layout, store)
+        for key in self.held_keys(archived):
+            content = store.get(key)[0]
+            for at in {0, len(content) // 2, len(content) - 1}:
+                self._replace(store, key, content[:at] + bytes([content[at] ^ (1 << at % 8)]) + content[at + 1 :])
+                assert archived.examine() != "", f"{key}, byte {at} of {len(content)}"
+            self._replace(store, key, content)
+        assert archived.examine() == ""
+
     def _replace(self, store: ObjectStore, key: str, content: bytes) -> None:
         metadata = dict(store.read_into(key, memoryview(bytearray(1)), start=0))  # before the object goes
         store.delete(key)

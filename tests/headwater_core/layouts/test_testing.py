@@ -141,17 +141,11 @@ def in_ledgers(run: bytes) -> list[LedgerEntries]:
     return ledgers
 
 
-class TestStreamsOnDirectory(Handles, TestStreamingOnDirectory):
-    """Parts of some batches, in which a ledger ends and the next one begins."""
-
-    @pytest.fixture
-    def layout(self) -> Offloader:
-        return StreamingLayout(30_000)
-
+class StreamHandles(Handles):
     def write(self, layout: Offloader, store: ObjectStore, ledgers: Sequence[LedgerEntries], scan: RunScan) -> Offloaded:
         part_bytes = cast(StreamingLayout, layout)._part_bytes
         offloader = StreamingOffloader(
-            store, PARTITION, prefix=self.KEY.removesuffix(UID), fence=7, budget=OffloadBudget(64 << 20), part_bytes=part_bytes
+            store, PARTITION, prefix=StreamingKeys.KEY.removesuffix(UID), fence=7, budget=OffloadBudget(64 << 20), part_bytes=part_bytes
         )
         open_before = (OpenTransaction(6, 2),)
         handle = offloader.streaming_offload(UUID(UID), {}, base_offset=scan.base_offset, open_before=open_before, extra_metadata=EXTRA)
@@ -163,11 +157,24 @@ class TestStreamsOnDirectory(Handles, TestStreamingOnDirectory):
         return handle.offloaded()
 
 
+class TestStreamsOnDirectory(StreamHandles, TestStreamingOnDirectory):
+    """Parts of some batches, in which a ledger ends and the next one begins."""
+
+    @pytest.fixture
+    def layout(self) -> Offloader:
+        return StreamingLayout(30_000)
+
+
 @pytest.mark.slow
 class TestStreamingOnS3(StreamingKeys, OnS3):
     @pytest.fixture
     def layout(self) -> Offloader:
         return StreamingLayout()
+
+
+@pytest.mark.slow
+class TestStreamsOnS3(StreamHandles, TestStreamingOnS3):
+    """What fills no part of S3's least size goes by one request."""
 
 
 @pytest.mark.slow

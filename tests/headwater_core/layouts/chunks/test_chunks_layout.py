@@ -85,7 +85,7 @@ class TestAppendHandleOnDirectory(ChunkHandles, TestAppendOnDirectory):
     variant, limits = Variant.APPEND, CommitLimits(commit_bytes=64 << 20)
 
 
-class TestFixedHandleOnDirectory(ChunkHandles, TestFixedOnDirectory):
+class FixedHandles(ChunkHandles):
     """Of several commits, which rewrite the chunk that is not full."""
 
     variant, limits = Variant.FIXED, CommitLimits(commit_bytes=50_000, chunk_bytes=30_000)
@@ -105,6 +105,10 @@ class TestFixedHandleOnDirectory(ChunkHandles, TestFixedOnDirectory):
         assert dict(store.read_into(self.offload(layout, store).stored.key, memoryview(bytearray(1)), start=0)) == {}
 
 
+class TestFixedHandleOnDirectory(FixedHandles, TestFixedOnDirectory):
+    pass
+
+
 @pytest.mark.slow
 class TestAppendOnS3(Append, OnS3):
     pass
@@ -112,6 +116,16 @@ class TestAppendOnS3(Append, OnS3):
 
 @pytest.mark.slow
 class TestFixedOnS3(Fixed, OnS3):
+    pass
+
+
+@pytest.mark.slow
+class TestAppendHandleOnS3(ChunkHandles, TestAppendOnS3):
+    variant, limits = Variant.APPEND, CommitLimits(commit_bytes=64 << 20)
+
+
+@pytest.mark.slow
+class TestFixedHandleOnS3(FixedHandles, TestFixedOnS3):
     pass
 
 
