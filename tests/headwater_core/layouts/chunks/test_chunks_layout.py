@@ -96,13 +96,14 @@ class FixedHandles(ChunkHandles):
 
     def test_offloading_the_same_run_again_is_fine(self, layout: Offloader, store: ObjectStore) -> None:
         """No: what is there may be another one's, and a handle has a place of its own."""
-        self.offload(layout, store)
-        refused(lambda: self.offload(layout, store), SourceChanged)
+        self.offload(layout, store)  # type: ignore[attr-defined]
+        refused(lambda: self.offload(layout, store), SourceChanged)  # type: ignore[attr-defined]
 
     def test_extra_metadata_is_there_for_people(self, layout: Offloader, store: ObjectStore) -> None:
         """Not in chunks that are rewritten."""
         assert layout.preserves_batches
-        assert dict(store.read_into(self.offload(layout, store).stored.key, memoryview(bytearray(1)), start=0)) == {}
+        archived = self.offload(layout, store)  # type: ignore[attr-defined]
+        assert dict(store.read_into(archived.stored.key, memoryview(bytearray(1)), start=0)) == {}
 
 
 class TestFixedHandleOnDirectory(FixedHandles, TestFixedOnDirectory):
