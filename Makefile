@@ -4,6 +4,7 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3; do \
 	$$python -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 BIN := .venv/bin
 SEEDS ?= 20000
+THEME_SEEDS ?= 2000
 SOAK_S ?= 1200
 FAULTS_S ?= 120
 CLUSTER_S ?= 900
@@ -48,6 +49,7 @@ peers: .venv/.tests
 
 simulate: .venv/.tests
 	@$(BIN)/python -m tests.simulation --seeds $(SEEDS)
+	@$(BIN)/python -m tests.simulation --seeds $(THEME_SEEDS) --theme apart
 
 soak: simulate
 	@$(BIN)/python -m tests.model

@@ -108,7 +108,8 @@ def archived(stage: Stage, request: pytest.FixtureRequest) -> Stage:
 def a_victim(stage: Stage) -> Path:
     """The largest data object of the layout that is not the native one."""
     (layout,) = layouts(stage) - {"segment"}
-    return stage.bucket / max(runs(stage, layout), key=lambda row: row["size_bytes"])["key"]
+    key: str = max(runs(stage, layout), key=lambda row: row["size_bytes"])["key"]
+    return stage.bucket / key
 
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.simulation.__main__ import themes_of
 from tests.simulation.mutants import MUTANTS, planted
-from tests.simulation.world import run_seed
+from tests.simulation.world import DRAWN, MERGING, THEMES, run_seed
 
 SEEDS = 400
 SEEDS_MAX = 2000  # until all that is interesting has been reached: some of it one in hundreds comes to
@@ -128,6 +129,12 @@ def test_no_seed_violates_an_invariant(first: int) -> None:
     for seed in range(first, first + _AT_ONCE):
         wrong, _ = _result_of(seed)
         assert not wrong, wrong
+
+
+def test_a_soak_runs_every_theme() -> None:
+    assert set(themes_of("apart")) | set(DRAWN) == set(themes_of("all")) == set(THEMES)
+    assert not set(themes_of("apart")) - {*MERGING} & set(DRAWN), "what seeds draw has as many of them"
+    assert themes_of("streams") == ("streams",)
 
 
 @pytest.mark.parametrize(("theme", "seed"), ONCE_VIOLATED)

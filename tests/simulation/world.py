@@ -264,7 +264,7 @@ THEMES = {
 }
 
 
-_APART = {
+APART = {  # no seed draws them by itself: who wants them names them
     name
     for name, theme in THEMES.items()
     if theme.branches
@@ -278,8 +278,8 @@ _APART = {
     or theme.pauses
     or theme.collects > 1
 }
-_MERGING = ("merges", "merged branches", "merged keys")
-_DRAWN = (*(name for name in THEMES if name not in _APART), "lineage", "lineage", "lineage", "gaps", *_MERGING)
+MERGING = ("merges", "merged branches", "merged keys")
+DRAWN = (*(name for name in THEMES if name not in APART), "lineage", "lineage", "lineage", "gaps", *MERGING)
 
 
 @dataclass(slots=True)
@@ -347,7 +347,7 @@ class World:
     def __init__(self, result: SimulationResult, root: Path, theme: Theme | None, *, faulty: bool = True) -> None:
         self.result, self.root = result, root
         self.random = random = Random(result.seed)
-        self.theme = theme_of = theme or THEMES[random.choice(_DRAWN)]
+        self.theme = theme_of = theme or THEMES[random.choice(DRAWN)]
         self.compacted = random.random() < theme_of.compacted
         self.releases = theme_of.alone or random.random() >= theme_of.unnamed
         self.pairs = random.random() < theme_of.pairs
