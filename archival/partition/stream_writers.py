@@ -14,6 +14,7 @@ from headwater_core.layouts.chunks.chunk_handle import ChunkHandle
 from headwater_core.layouts.chunks.flush_plan import FlushLimits
 from headwater_core.layouts.chunks.upload_pool import UploadPool
 from headwater_core.layouts.streaming import EntryPosition, LedgerEntries, OfferResult, OffloadBudget, StreamingOffloader
+from headwater_core.layouts.streaming.stream_names import driver_metadata
 from headwater_core.layouts.streaming.stream_objects import PART_BYTES
 from headwater_core.objectstore.store import ObjectForm, ObjectStore
 from headwater_core.partition import PartitionId
@@ -92,7 +93,7 @@ class ObjectWriter:
         offloader = StreamingOffloader(store, partition, prefix=prefix, fence=fence, budget=budget, part_bytes=PART_BYTES, pace=pace)
         self.handle = offloader.streaming_offload(
             UUID(pending.uid),
-            {},
+            driver_metadata(store.url),
             base_offset=pending.base_offset,
             open_before=open_before,
             assigned_ms=pending.assigned_ms,

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace as replace_struct
 
+from archival.config import ArchivalConfig, ArchiveMode
 from archival.plan.offload_trigger import LocalRetention, bounded, misfit, unknown_limit
 from archival.plan.policy import Policy, Triggers
 from archival.plan.retention_deadline import deadline_ms
@@ -140,6 +141,15 @@ def test_a_trigger_that_comes_too_late_is_not_applied_and_everything_goes_at_onc
     policy = bounded(waiting(5000, tail_after_ms=7), log, NOW_MS)
     assert (policy.bound, policy.tail_wait_ms) == (None, 7)
     assert isinstance(next(next_steps(log, a_head(10), writer=WRITER, policy=policy, tail_age_ms=0)), Upload)
+
+
+def test_under_manual_it_is_the_same_and_without_a_trigger_nothing_goes() -> None:
+    """Whoever has set a trigger relies on it: what waited for a command would be deleted by the broker (decision 18)."""
+    log = written(5000, 3000, 1000, 0, retention=Retention(age_ms=DAY_MS, size_bytes=None, age_by="retention.ms"))
+    late = Policy.of(ArchivalConfig(archive=ArchiveMode.MANUAL, offload_after_s=86_400))
+    assert (late.off, bounded(late, log, NOW_MS).bound) == ("", None)
+    assert isinstance(next(next_steps(log, a_head(0), writer=WRITER, policy=bounded(late, log, NOW_MS), tail_age_ms=0)), Upload)
+    assert Policy.of(ArchivalConfig(archive=ArchiveMode.MANUAL)).off == "archive = manual"
 
 
 def test_what_nobody_says_of_the_retention_is_only_a_warning() -> None:

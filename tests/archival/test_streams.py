@@ -24,6 +24,7 @@ from manifests import keys
 from manifests.pending_list import FAILED, PendingObject
 from tests.archival.builders import PARTITION, SEALED, Agent, Directory, fill, ranges
 from tests.archival.stream_objects import AGE_MS, FLUSH, STREAM, live_bytes
+from tests.headwater_core.layouts.streaming.page_reader import read_objects
 from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.headwater_core.segments.builders import a_segment
 from tests.manifests.builders import a_gap
@@ -60,6 +61,32 @@ def test_what_is_committed_is_listed_once_it_is_old_enough(directory: Directory,
     assert live_bytes(agent.store, agent.head)[: len(written)] == written
     assert assigned(agent).base_offset == 8, "by the commit that has listed the one before"
     assert agent.head.version == 2
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("s3://archive/here/too", {"bucket": "archive", "prefix": "here/too"}),
+        ("s3://archive", {"bucket": "archive"}),
+        ("file:///mnt/archive", {}),
+    ],
+)
+def test_the_index_says_for_people_where_it_was_written_and_when(directory: Directory, url: str, said: dict[str, str]) -> None:
+    store = MemoryStore()
+    store.url = url
+    agent = Agent(directory.root, store=store)
+    fill(directory, 0, end=5)
+    agent.run(STREAM)
+    name, begun_ms = assigned(agent), agent.clock.now_ms()
+    agent.clock.advance(AGE_MS)
+    agent.run(STREAM)
+    (entry,) = agent.head.entries
+    metadata = store.read_into(f"{entry.key}-index", memoryview(bytearray(1)), start=0)
+    seen = read_objects(store.get(entry.key)[0], store.get(f"{entry.key}-index")[0], metadata, None)
+    (group,) = seen.groups.values()
+    assert group.driver == said
+    assert (name.assigned_ms, group.assigned_ms, group.offloaded_ms) == (begun_ms, begun_ms, begun_ms + AGE_MS)
+    assert entry.uid not in {each.uid for each in agent.head.pending}, "that it is listed says that it was offloaded"
 
 
 def test_nothing_is_taken_from_the_end_of_a_pass_on(directory: Directory, agent: Agent) -> None:

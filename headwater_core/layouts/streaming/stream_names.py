@@ -51,3 +51,12 @@ def decode_segment_name(value: str, where: str) -> bytes:
         return base64.b64decode(value, validate=True)
     except (binascii.Error, ValueError) as error:
         raise CorruptData(where, 0, f"{SEGMENT_NAME} is not base64: {value[:40]!r}") from error
+
+
+def driver_metadata(url: str) -> dict[str, str]:
+    """What is said of the store at `url` in the index object, for people: bucket and prefix; nothing of a store that is no bucket, whose
+    path would be one machine's."""
+    if not url.startswith("s3://"):
+        return {}
+    bucket, _, prefix = url.removeprefix("s3://").partition("/")
+    return {"bucket": bucket, "prefix": prefix} if prefix else {"bucket": bucket}

@@ -45,6 +45,8 @@ class Group:
     end_entry_id: int
     uuid_bytes: bytes
     driver: dict[str, str]
+    assigned_ms: int
+    offloaded_ms: int
     blocks: list[tuple[int, int, int]]
 
 
@@ -94,6 +96,8 @@ def read_objects(data: bytes, index: bytes, index_metadata: Mapping[str, str], m
             said_of_it[6][0],
             struct.pack(">qq", said_of_it[1][0], said_of_it[2][0]),
             {pair[1][0].decode(): pair[2][0].decode() for pair in pairs},
+            said_of_it.get(4, [0])[0],
+            said_of_it.get(5, [0])[0],
             [struct.unpack_from(">QIQ", index, at + 20 * number) for number in range(count)],
         )
         at += 20 * count
