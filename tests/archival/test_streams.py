@@ -290,6 +290,22 @@ def test_what_the_log_has_lost_is_never_completed(directory: Directory, agent: A
     assert live_bytes(agent.store, agent.head) == a_segment(0, 6) + a_segment(6, 2, epoch=2)
 
 
+def test_what_was_sent_before_the_log_lost_it_is_never_listed(directory: Directory, agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sent bytes are not read again: only the log's history shows that they are of a dead branch, however far it has grown since."""
+    monkeypatch.setattr(stream_writers, "PART_BYTES", 1)
+    directory.segment(0, *(a_segment(offset, 1) for offset in range(10)))
+    directory.high_watermark(10)
+    agent.run(STREAM)
+    before = assigned(agent).uid
+    directory.epochs((0, 0), (2, 6))
+    live = a_segment(0, 6) + a_segment(6, 9, epoch=2)
+    directory.segment(0, live)
+    directory.high_watermark(15)
+    outcomes = agent.run(FLUSH)
+    assert before not in {each.uid for each in (*agent.head.entries, *agent.head.superseded)}, outcomes
+    assert live_bytes(agent.store, agent.head) == live
+
+
 def test_switched_off_the_open_object_is_completed_first(directory: Directory, agent: Agent) -> None:
     written = fill(directory, 0, 10, end=15)
     agent.run(STREAM)

@@ -3,7 +3,7 @@
 Most are those of the protocol's reference model, under its names. What goes wrong with pages takes a page that is
 collected or replaced at one moment: most of that is led to in `test_races`.
 
-Two rules have no mistake here, since others imply them:
+Some rules have no mistake here, since others imply them:
 
 * Release takes the archiver's lock. But another agent's archiver, which shares no lock with it, may commit at any point of a release
   too, and everything else in `release` is there so that this does no harm. The lock spares the two of one agent each other's retries.
@@ -11,6 +11,12 @@ Two rules have no mistake here, since others imply them:
   later: a truncation leaves another epoch history and a compaction another inode, which the second look compares after the scan; what
   changes after that differs from the digest of the scan when it is sent; and what no rule explains fails its checksums. The
   comparison saves the scan of a file that is known to be another one.
+* What was taken of a log that was cut since is given up by the look that shows the cut (`PartitionStreams.follow`). But a log is cut by a
+  newer leader epoch, which is claimed before anything else, and a claim fails what was assigned: then it is given up too.
+* What is open when streaming is switched off is completed first. Else it would be given up by the next commit, and read once more: that
+  loses nothing, and `tests/archival/test_streams.py` tells it.
+* Where the tier that a read priority prefers fails, the other one is asked. A reader that is told to retry is well served by what the
+  simulation expects, as long as something goes on; `tests/hydration/test_read_priority.py` breaks each tier.
 """
 
 from tests.simulation.mutants import (  # noqa: F401  each lists its own

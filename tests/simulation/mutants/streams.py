@@ -1,20 +1,26 @@
 """Mistakes about objects that are written while they fill."""
 
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
 from typing import Any
 
+import archival.collection.collector
 import archival.plan.step_plan
+import headwater_core.layouts.streaming.offload_handle
+import headwater_core.layouts.streaming.stream_objects
 from archival.partition.archiver import PartitionArchiver
 from archival.partition.streams import PartitionStreams
 from archival.plan.steps import Follow, Step
 from archival.plan.stream_plan import assigned_to
-from headwater_core.errors import TransientError
+from headwater_core.errors import AlreadyExists, TransientError, UnknownOutcome
 from headwater_core.layouts.chunks.chunk_map import Tile
 from headwater_core.layouts.chunks.chunk_segment import ChunkPiece, ChunkSegment, WrittenChunk
+from headwater_core.layouts.streaming import LedgerEntries, OfferResult, OffloadHandle
 from headwater_core.layouts.streaming.offload_buffer import OffloadBuffer
+from headwater_core.objectstore.store import GrowingObject, NewObject, ObjectStore
 from headwater_core.segments.local_log import LocalLog
 from manifests.head import Head
+from manifests.namesakes import listed_uids, packed
 from tests.simulation.mutants.mutant import mutant, patch_in
 
 
@@ -70,3 +76,45 @@ def stream_outlives_its_process(stack: ExitStack) -> None:
 @mutant("what is given up keeps its part of the offload buffer", theme="streams", noted=26)
 def stream_keeps_buffer(stack: ExitStack) -> None:
     patch_in(stack, OffloadBuffer, "return_held", lambda self: None)
+
+
+@mutant("the index of a stream that got no answer is taken for there", theme="streams", noted=7)
+def stream_index_unconfirmed(stack: ExitStack) -> None:
+    def put_all(store: ObjectStore, objects: Sequence[NewObject], digests: Sequence[str]) -> None:
+        for each in objects:
+            with suppress(AlreadyExists, UnknownOutcome):
+                store.put_all([each])
+
+    patch_in(stack, headwater_core.layouts.streaming.stream_objects, "put_all_confirmed", put_all)
+
+
+@mutant("the data of a stream that got no answer is taken for there", theme="streams", noted=6)
+def stream_data_unconfirmed(stack: ExitStack) -> None:
+    def complete(growing: GrowingObject, store: ObjectStore, rest: bytes, size_bytes: int, digest: str) -> None:
+        with suppress(AlreadyExists, UnknownOutcome):
+            growing.complete(rest)
+
+    patch_in(stack, headwater_core.layouts.streaming.offload_handle, "complete_confirmed", complete)
+
+
+@mutant("what has no room in the offload buffer is passed over", theme="streams", noted=5)
+def stream_passes_over(stack: ExitStack) -> None:
+    real = OffloadHandle.offer
+
+    def offer(self: OffloadHandle, entries: LedgerEntries) -> OfferResult:
+        done = real(self, entries)
+        return OfferResult.SUCCESS if done is OfferResult.FAIL_BUFFER_FULL else done
+
+    patch_in(stack, OffloadHandle, "offer", offer)
+
+
+@mutant("an object goes when the first of its ledgers is over", theme="streamed branches", noted=26)
+def stream_goes_with_its_first_ledger(stack: ExitStack) -> None:
+    def listed(head: Head) -> set[bytes]:
+        found = listed_uids(head)
+        first = next(iter(head.entries), None)
+        if first is not None and first.layout == "streaming" and first.base_offset < head.start_offset:
+            found.discard(packed(first.uid))
+        return found
+
+    patch_in(stack, archival.collection.collector, "listed_uids", listed)
