@@ -144,7 +144,7 @@ def test_a_trigger_that_comes_too_late_is_not_applied_and_everything_goes_at_onc
 
 
 def test_under_manual_it_is_the_same_and_without_a_trigger_nothing_goes() -> None:
-    """Whoever has set a trigger relies on it: what waited for a command would be deleted by the broker (decision 18)."""
+    """It was set to be relied on: what waited for a command would be deleted by the broker (decision 18)."""
     log = written(5000, 3000, 1000, 0, retention=Retention(age_ms=DAY_MS, size_bytes=None, age_by="retention.ms"))
     late = Policy.of(ArchivalConfig(archive=ArchiveMode.MANUAL, offload_after_s=86_400))
     assert (late.off, bounded(late, log, NOW_MS).bound) == ("", None)
