@@ -485,9 +485,9 @@ class Brokers:
             replica.cleaning = cleaning = None
         replaced = cleaning.replaced if cleaning else ()
         gone = [segment for segment in replica.segments if segment not in replaced and not segment.path.exists()]
-        lost = [segment for segment in gone if segment.path in replica.damaged]
-        if lost and any(segment.path.exists() for segment in replica.segments if segment.base < lost[0].base):
-            gone = [segment for segment in gone if segment.base < lost[0].base]  # the rest may come back
+        first = next((segment.base for segment in replica.segments if segment.path.exists()), None)
+        if first is not None:  # what damage has taken behind that may come back
+            gone = [segment for segment in gone if segment.base < first or segment.path not in replica.damaged]
         if not gone:
             return None
         for segment in gone:

@@ -77,6 +77,7 @@ WITNESSES = (
 
 ONCE_VIOLATED = (
     ("forgotten", 25),
+    ("damage", 290),
     ("merged keys", 245),
     ("disks", 20282),
     ("disks", 40016),
