@@ -3,7 +3,7 @@
 import re
 
 from headwater_core.errors import NotFound
-from headwater_core.layouts.chunks.chunk_map import ChunkObject, Consolidated, SegmentMap, Tile, build_map
+from headwater_core.layouts.chunks.chunk_map import ChunkObject, Consolidated, SegmentMap, Tile, build_map, key_at
 from headwater_core.layouts.chunks.chunk_names import SegmentPlace, Variant
 from headwater_core.objectstore.store import ObjectStore
 
@@ -13,26 +13,36 @@ _SIZE = re.compile("[0-9]{1,19}")
 _WINDOW_BYTES = 1 << 20
 
 
-def find_map(store: ObjectStore, place: SegmentPlace, *, is_full: bool) -> SegmentMap:
-    """What the objects of a segment show. Raises what the store raises.
+def find_map(
+    store: ObjectStore, place: SegmentPlace, *, is_full: bool, end: int | None = None, chunk_bytes: int | None = None
+) -> SegmentMap:
+    """What the objects of a segment show; is_full, end, chunk_bytes: see build_map. Raises what the store raises.
 
     A listing may miss what was written last. So the consolidated object, and the chunks with which the tiles end or would continue, are
-    asked for by name.
+    requested by name.
     """
     sizes = {number: info.size_bytes for info in store.list(place.prefix) if (number := place.position_of(info.key)) is not None}
     consolidated = _consolidated(store, place)
     while True:
         chunks = [ChunkObject(number, size_bytes) for number, size_bytes in sizes.items()]
-        found = build_map(place, chunks, consolidated, is_full=is_full, agree=lambda one, other: holds_same(store, one, other))
+        found = build_map(
+            place,
+            chunks,
+            consolidated,
+            is_full=is_full,
+            agree=lambda one, other: holds_same(store, one, other),
+            end=end,
+            chunk_bytes=chunk_bytes,
+        )
         if consolidated is not None or (found.damage is not None and not found.damage.is_hole):
             return found
-        if not any(_asked(store, place, key, sizes) for key in _ends(place, found)):
+        following = found.damage.key if found.damage is not None else key_at(place, chunks, found.end, chunk_bytes)
+        if not any(_asked(store, place, key, sizes) for key in _ends(place, found, following)):
             return found
 
 
-def _ends(place: SegmentPlace, found: SegmentMap) -> list[str]:
+def _ends(place: SegmentPlace, found: SegmentMap, following: str) -> list[str]:
     """The keys of which a listing may know too little."""
-    following = found.damage.key if found.damage is not None else place.chunk_key(found.end)
     grows = place.variant is Variant.FIXED and found.tiles and found.tiles[-1].key != following
     return [following, found.tiles[-1].key] if grows else [following]
 

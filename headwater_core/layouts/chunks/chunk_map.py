@@ -7,6 +7,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import pairwise
+from math import gcd
 from typing import NamedTuple
 
 from headwater_core.layouts.chunks.chunk_names import SegmentPlace, Variant
@@ -40,6 +42,18 @@ class Consolidated(NamedTuple):
     size_bytes: int
     meant_bytes: int | None = None
     is_other: bool = False
+
+    @property
+    def is_sound(self) -> bool:
+        """As far as it goes, by its own metadata."""
+        return self.meant_bytes == self.size_bytes > 0 and not self.is_other
+
+    def mistake(self, proven_bytes: int) -> str:
+        """What is wrong with it, where it is not the segment, which has at least so many bytes."""
+        if self.is_other:
+            return "another digest than its metadata say"
+        is_short = self.size_bytes < proven_bytes
+        return f"bytes {self.size_bytes} to {proven_bytes} of the segment are not in it" if is_short else "longer than its metadata say"
 
 
 class Tile(NamedTuple):
@@ -79,6 +93,7 @@ class SegmentMap:
     beyond    positions of chunks after the damage, ascending
     leftover  chunks, whole and in ascending order, of which the consolidated object is to hold all that is needed
     is_foreign  its names count in KiB, as we never write them
+    broken    of a broken consolidation: what is wrong with the object, for people
     """
 
     state: SegmentState
@@ -87,6 +102,7 @@ class SegmentMap:
     beyond: tuple[int, ...] = ()
     leftover: tuple[Tile, ...] = ()
     is_foreign: bool = False
+    broken: str = ""
 
     @property
     def end(self) -> int:
@@ -110,50 +126,62 @@ def build_map(
     *,
     is_full: bool,
     agree: Callable[[Tile, Tile], bool],
+    end: int | None = None,
+    chunk_bytes: int | None = None,
 ) -> SegmentMap:
     """The map of a segment of which the store lists these objects.
 
-    is_full  nothing will be added to it: known from elsewhere, for instance from the next segment's base
-    agree    whether two objects, which overlap there, hold the same bytes; called for overlaps only
+    is_full      nothing will be added to it: known from elsewhere, for instance from the next segment's base
+    agree        whether two objects, which overlap there, hold the same bytes; called for overlaps only
+    end          so many bytes it has at least, where that is known; else all that a chunk holds may be needed
+    chunk_bytes  of the fixed variant, where that is known
     """
     found = sorted(each for each in chunks if each.size_bytes)
-    unit = _unit_bytes(found) if place.variant is Variant.FIXED else 1
+    unit = _unit_bytes(place, found, chunk_bytes)
     whole = [Tile(number * unit, size_bytes, place.chunk_key(number)) for number, size_bytes in found]
     tiles, damage, beyond = _join(whole, agree)
+    reached = tiles[-1].end if tiles else 0
+    if damage is None and end is not None and reached < end:
+        damage = SegmentDamage(reached, "", f"bytes {reached} to {end} of the segment are in no chunk", is_hole=True)
     if damage is not None and damage.is_hole:
-        damage = damage._replace(key=_missing(place, whole, damage.position, unit))
+        damage = damage._replace(key=key_at(place, found, damage.position, chunk_bytes))
     foreign = unit != 1
     if consolidated is None:
         if damage is not None:
             return SegmentMap(SegmentState.LOST, tiles, damage, beyond, is_foreign=foreign)
         state = SegmentState.NEW if not tiles else SegmentState.FULL if is_full else SegmentState.OPEN
         return SegmentMap(state, tiles, is_foreign=foreign)
-    size_bytes, meant_bytes, is_other = consolidated
-    object_tile = Tile(0, size_bytes, place.segment_key)
-    if _is_whole(consolidated, whole):
+    object_tile = Tile(0, consolidated.size_bytes, place.segment_key)
+    if _is_whole(consolidated, whole, end):
         state = SegmentState.LEFTOVER if whole else SegmentState.DONE
         return SegmentMap(state, (object_tile,), leftover=tuple(whole), is_foreign=foreign)
-    proven = max([meant_bytes or 0, *(tile.end for tile in whole)])
-    short = SegmentDamage(size_bytes, place.segment_key, f"{size_bytes} bytes, where {proven} are proven")
-    if is_other:
-        damaged = SegmentDamage(0, place.segment_key, "another digest than its metadata say")
-        return SegmentMap(SegmentState.BROKEN, tiles, damage if tiles else damaged, beyond, is_foreign=foreign)
-    if not whole:
-        return SegmentMap(SegmentState.BROKEN, (object_tile,) if size_bytes else (), short)
-    if meant_bytes == size_bytes > 0:  # sound as far as it goes
-        tiles, damage, beyond = _join([object_tile, *whole], agree)
-    return SegmentMap(SegmentState.BROKEN, tiles, damage, beyond, is_foreign=foreign)
+    proven = max([consolidated.meant_bytes or 0, end or 0, *(tile.end for tile in whole)])
+    broken = consolidated.mistake(proven)
+    is_used = consolidated.is_sound or (consolidated.size_bytes and not whole and not consolidated.is_other)
+    if is_used and (damage is not None or not whole):
+        joined = _join([object_tile, *whole], agree)
+        if joined[0][-1].end > reached:  # there are no chunks for its last bytes
+            tiles, damage, beyond = joined
+            reached = tiles[-1].end
+            if damage is None and (reached < proven or not consolidated.is_sound):
+                damage = SegmentDamage(reached, place.segment_key, broken)
+            elif damage is not None and damage.is_hole:
+                damage = damage._replace(key=key_at(place, found, reached, chunk_bytes))
+    if not tiles:
+        damage = SegmentDamage(0, place.segment_key, broken)
+    return SegmentMap(SegmentState.BROKEN, tiles, damage, beyond, is_foreign=foreign, broken=broken)
 
 
-def _is_whole(consolidated: Consolidated, chunks: Sequence[Tile]) -> bool:
-    """Does the consolidated object hold all that the chunks prove? One whose own metadata agree with it also where the last chunk is a
-    stale one that reaches further: a commit that nobody confirmed, and that a shorter one replaced."""
+def _is_whole(consolidated: Consolidated, chunks: Sequence[Tile], end: int | None) -> bool:
+    """Does the consolidated object hold all that is needed, by its length? Where nobody knows how much that is, all that the chunks hold.
+    Where it is known, and the object is as long as its own metadata say, the last chunk may be a stale one that reaches further: a commit
+    that nobody confirmed, and that a shorter one replaced."""
     size_bytes, meant_bytes, is_other = consolidated
-    if is_other:
+    if is_other or meant_bytes not in (None, size_bytes) or size_bytes < (end or 0):
         return False
-    if meant_bytes is not None:
-        return meant_bytes == size_bytes and all(tile.position < size_bytes for tile in chunks)
-    return all(tile.end <= size_bytes for tile in chunks)
+    if end is None or meant_bytes is None:
+        return all(tile.end <= size_bytes for tile in chunks)
+    return all(tile.position < size_bytes for tile in chunks)
 
 
 def _join(chunks: Sequence[Tile], agree: Callable[[Tile, Tile], bool]) -> tuple[tuple[Tile, ...], SegmentDamage | None, tuple[int, ...]]:
@@ -174,20 +202,32 @@ def _join(chunks: Sequence[Tile], agree: Callable[[Tile, Tile], bool]) -> tuple[
     return tuple(tiles), None, ()
 
 
-def _missing(place: SegmentPlace, chunks: Sequence[Tile], position: int, unit: int) -> str:
-    """The key of the chunk that should hold `position`: a new one, or in the fixed variant one that is too short."""
+def key_at(place: SegmentPlace, chunks: Sequence[ChunkObject], position: int, chunk_bytes: int | None) -> str:
+    """The key of the chunk that is to hold `position`, where the tiles end there: a new one, or in the fixed variant one that is too short.
+    chunk_bytes: see build_map."""
     if place.variant is Variant.APPEND:
         return place.chunk_key(position)
-    chunk_bytes = max(tile.size_bytes for tile in chunks)
-    return place.chunk_key(position // chunk_bytes * chunk_bytes // unit)
+    unit = _unit_bytes(place, chunks, chunk_bytes)
+    step = _step_bytes(chunks, unit, chunk_bytes) or position or 1
+    return place.chunk_key(position // step * step // unit)
 
 
-def _unit_bytes(chunks: Sequence[ChunkObject]) -> int:
-    """What the numbers in the names of fixed chunks count: bytes, or KiB as the proposal's prose has it."""
-    if len(chunks) < 2:
+def _step_bytes(chunks: Sequence[ChunkObject], unit: int, chunk_bytes: int | None) -> int:
+    """How long the chunks of the fixed variant are: as it is known, else as their names and lengths have it; 0 where there are none."""
+    apart, longest = gcd(*(number * unit for number, _ in chunks)), max((size_bytes for _, size_bytes in chunks), default=0)
+    if chunk_bytes and apart % chunk_bytes == 0 and longest <= chunk_bytes:
+        return chunk_bytes
+    return longest if not longest or apart % longest == 0 else max(apart, longest)  # none may be full
+
+
+def _unit_bytes(place: SegmentPlace, chunks: Sequence[ChunkObject], chunk_bytes: int | None) -> int:
+    """What the numbers in the names of fixed chunks count: bytes, or KiB as the proposal's prose has it. As bytes they would overlap."""
+    if place.variant is Variant.APPEND or len(chunks) < 2:
         return 1
-    chunk_bytes = max(size_bytes for _, size_bytes in chunks)  # all but the last have it
-    numbers = [number for number, _ in chunks]
-    if all(number % chunk_bytes == 0 for number in numbers) or chunk_bytes % _KIB:
+    numbers, longest = [number for number, _ in chunks], max(size_bytes for _, size_bytes in chunks)
+    if chunk_bytes and all(number % chunk_bytes == 0 for number in numbers):
         return 1
-    return _KIB if all(number % (chunk_bytes // _KIB) == 0 for number in numbers) else 1
+    ordered = sorted(chunks)
+    if all(one.number + one.size_bytes <= other.number for one, other in pairwise(ordered)):
+        return 1
+    return _KIB if longest % _KIB == 0 and all(number % (longest // _KIB) == 0 for number in numbers) else 1

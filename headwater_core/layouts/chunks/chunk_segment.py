@@ -91,15 +91,24 @@ class ChunkSegment:
         self._ahead: dict[int, tuple[int, int, str]] = {}  # chunks beyond one that failed, by their start: length, CRC-64/NVME and tag
 
     @classmethod
-    def open(cls, store: ObjectStore, place: SegmentPlace, *, chunk_bytes: int = CHUNK_BYTES, is_full: bool = False) -> "ChunkSegment":
+    def open(
+        cls,
+        store: ObjectStore,
+        place: SegmentPlace,
+        *,
+        chunk_bytes: int | None = None,
+        is_full: bool = False,
+        end: int | None = None,
+    ) -> "ChunkSegment":
         """The segment as the store has it.
 
-        chunk_bytes  of the fixed variant
-        is_full      nothing will be added to it: see build_map
+        chunk_bytes  of the fixed variant; None: as its chunks are, and CHUNK_BYTES for what is added
+        is_full      nothing will be added to it; end: so many bytes it has at least, where that is known: see build_map
 
         Raises what the store raises: a listing that was cut is none.
         """
-        return cls(store, place, find_map(store, place, is_full=is_full), chunk_bytes)
+        found = find_map(store, place, is_full=is_full, end=end, chunk_bytes=chunk_bytes)
+        return cls(store, place, found, chunk_bytes or CHUNK_BYTES)
 
     @property
     def end(self) -> int:
@@ -324,7 +333,7 @@ class ChunkSegment:
     def _close_hole(self) -> None:
         """Once the bytes are there that lay between others."""
         if self.found.beyond and self.end >= self.found.beyond[0]:
-            self.found = find_map(self._store, self.place, is_full=False)
+            self.found = find_map(self._store, self.place, is_full=False, chunk_bytes=self._chunk_bytes)
             self._forget(self.found.tiles)
             self._check_growing(self.end)
 

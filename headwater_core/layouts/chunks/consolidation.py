@@ -15,41 +15,47 @@ _WINDOW_BYTES = 1 << 20
 _CONSOLIDATED = (SegmentState.DONE, SegmentState.LEFTOVER)
 
 
-def consolidate(store: ObjectStore, place: SegmentPlace, end: int, metadata: Mapping[str, str] = NO_METADATA) -> SegmentMap:
+def consolidate(
+    store: ObjectStore,
+    place: SegmentPlace,
+    end: int,
+    metadata: Mapping[str, str] = NO_METADATA,
+    *,
+    chunk_bytes: int | None = None,
+) -> SegmentMap:
     """Make one object from the chunks of a segment to which nothing will be added; return the map with it.
 
     The chunks are copied by the store where it can. All of them have to be there, and are: one that is missing ends it before anything is
     created. The object is confirmed by length and digest before this returns. One that is there already is not made again.
 
-    end       so many bytes it has at least: that the last chunk is missing does not follow from a listing
-    metadata  user metadata besides the layout's own
+    end          so many bytes it has at least: that the last chunk is missing does not follow from a listing
+    metadata     user metadata besides the layout's own
+    chunk_bytes  of the fixed variant, where that is known
 
     Raises UsageError for a segment of no bytes, CorruptData for one that is damaged or ends before `end`, and where the object, whoever
     made it, is not what its metadata and the chunks say; UnknownOutcome, and what the store raises.
     """
-    found = find_map(store, place, is_full=True)
+    found = find_map(store, place, is_full=True, end=end, chunk_bytes=chunk_bytes)
     if found.state in _CONSOLIDATED:
         _confirm(store, place, found, end)
         return found
+    _check_not_broken(place, found)
     if found.damage is not None:
         raise CorruptData(found.damage.key, found.damage.position, found.damage.reason)
-    _check_not_broken(place, found)
     if found.state is not SegmentState.FULL or found.is_foreign:
         raise UsageError(f"{place.prefix}: nothing to consolidate ({found.state.value})")
-    if found.end < end:
-        raise CorruptData(place.chunk_key(found.end), 0, f"bytes {found.end} to {end} of the segment are in no chunk")
     try:
         ranges = [ObjectRange(tile.key, tile.start, tile.size_bytes) for tile in found.tiles]
         join_confirmed(store, place.segment_key, ranges, _digest_of(store, found.tiles).text(), metadata)
     except SourceChanged as error:
         raise CorruptData(place.segment_key, 0, str(error)) from error
     except NotFound:  # a chunk: lost, or not needed any more, as somebody else was faster
-        found = find_map(store, place, is_full=True)
+        found = find_map(store, place, is_full=True, end=end, chunk_bytes=chunk_bytes)
         if found.state not in _CONSOLIDATED:
             raise
         _confirm(store, place, found, end)
         return found
-    return find_map(store, place, is_full=True)
+    return find_map(store, place, is_full=True, end=end, chunk_bytes=chunk_bytes)
 
 
 def join_confirmed(
@@ -90,14 +96,14 @@ def delete_chunks(store: ObjectStore, place: SegmentPlace, end: int) -> SegmentM
     Nothing is deleted where the object is not proven to hold what they do: by the digest of all of them, or, when some are gone, byte by
     byte. That a chunk reaches further than the object does not prevent it: `end` says that nobody needs those bytes.
 
-    end  so many bytes the segment has, as its manifest knows
+    end  so many bytes the segment has, as its manifest or the next segment's base knows, never the object alone: a map that was found
+         without it ends where the chunks do
 
     Raises UsageError for a segment that is not consolidated, CorruptData where the object ends before `end`, or is not what its metadata
     and the chunks say.
     """
-    found = find_map(store, place, is_full=True)
-    if found.damage is None:
-        _check_not_broken(place, found)
+    found = find_map(store, place, is_full=True, end=end)
+    _check_not_broken(place, found)
     if found.state not in _CONSOLIDATED or found.is_foreign:
         raise UsageError(f"{place.prefix}: its chunks are needed ({found.state.value})")
     _confirm(store, place, found, end)
@@ -108,7 +114,7 @@ def delete_chunks(store: ObjectStore, place: SegmentPlace, end: int) -> SegmentM
 
 def _check_not_broken(place: SegmentPlace, found: SegmentMap) -> None:
     if found.state is SegmentState.BROKEN:
-        raise CorruptData(place.segment_key, 0, "not what its metadata say; the chunks are read, and stay")
+        raise CorruptData(place.segment_key, 0, f"{found.broken}; the chunks are read, and stay")
 
 
 def _confirm(store: ObjectStore, place: SegmentPlace, found: SegmentMap, end: int) -> None:

@@ -18,13 +18,16 @@ def built(
     place: SegmentPlace = APPEND,
     is_full: bool = False,
     agree: bool | None = None,
+    end: int | None = None,
+    chunk_bytes: int | None = None,
 ) -> SegmentMap:
     def compare(one: Tile, other: Tile) -> bool:
         assert (one.position, one.end) == (other.position, other.end)
         assert agree is not None, f"{one} and {other} need not be compared"
         return agree
 
-    return build_map(place, [ChunkObject(*each) for each in chunks], consolidated, is_full=is_full, agree=compare)
+    objects = [ChunkObject(*each) for each in chunks]
+    return build_map(place, objects, consolidated, is_full=is_full, agree=compare, end=end, chunk_bytes=chunk_bytes)
 
 
 def tiles(found: SegmentMap) -> list[tuple[int, int, int]]:
@@ -107,9 +110,69 @@ def test_a_consolidated_object_that_lacks_something_is_not_trusted(chunks: list[
         assert found.tiles[0] == Tile(0, 10, APPEND.chunk_key(0))
 
 
-def test_a_chunk_that_only_reaches_further_proves_nothing_against_a_whole_object() -> None:
-    assert built([(0, 10), (10, 15)], Consolidated(20, 20)).state is SegmentState.LEFTOVER
-    assert built([(0, 10), (10, 15)], Consolidated(20)).state is SegmentState.BROKEN
+def test_a_chunk_that_reaches_further_is_stale_only_where_the_end_is_known() -> None:
+    chunks = [(0, 10), (10, 15)]
+    assert built(chunks, Consolidated(20, 20), end=20).state is SegmentState.LEFTOVER
+    assert built(chunks, Consolidated(20), end=20).state is SegmentState.BROKEN
+    for known in (None, 21, 25):
+        found = built(chunks, Consolidated(20, 20), end=known)
+        assert (found.state, found.leftover, found.end) == (SegmentState.BROKEN, (), 25)
+        assert [tile.key for tile in found.tiles] == [APPEND.chunk_key(0), APPEND.chunk_key(10)]
+
+
+def test_an_end_that_is_known_and_not_reached_is_a_lost_chunk() -> None:
+    """No listing shows that the last chunk is missing."""
+    found = built([(0, 10), (10, 10)], end=25, is_full=True)
+    assert (found.state, found.end) == (SegmentState.LOST, 20)
+    assert found.damage is not None
+    assert (found.damage.key, found.damage.is_hole) == (APPEND.chunk_key(20), True)
+    assert built([(0, 10), (10, 10)], end=20, is_full=True).state is SegmentState.FULL
+    assert built([], end=1).state is SegmentState.LOST
+    assert built([], end=0).state is SegmentState.NEW
+
+
+@pytest.mark.parametrize(
+    ("chunks", "chunk_bytes", "blamed"),
+    [
+        ([(0, 100), (200, 50)], None, 100),
+        ([(0, 30), (200, 20)], None, 0),  # no chunk that is full, so that all that is known is what divides the numbers
+        ([(0, 30), (200, 20)], 100, 0),
+        ([(0, 30), (200, 20)], 10, 0),  # longer chunks than that: what is there counts
+        ([(0, 50), (200, 20)], 50, 50),
+        ([(0, 50), (200, 20)], 100, 0),
+        ([(200, 20)], 100, 0),
+    ],
+)
+def test_a_hole_names_a_fixed_chunk_that_can_exist(chunks: list[tuple[int, int]], chunk_bytes: int | None, blamed: int) -> None:
+    found = built(chunks, place=FIXED, chunk_bytes=chunk_bytes)
+    assert found.damage is not None
+    assert found.damage.key == FIXED.chunk_key(blamed)
+
+
+def test_a_short_last_chunk_is_the_one_that_an_end_misses() -> None:
+    found = built([(0, 100), (100, 40)], place=FIXED, chunk_bytes=100, end=150)
+    assert found.damage is not None
+    assert found.damage.key == FIXED.chunk_key(100)
+    full = built([(0, 100), (100, 100)], place=FIXED, chunk_bytes=100, end=250)
+    assert full.damage is not None
+    assert full.damage.key == FIXED.chunk_key(200)
+
+
+_MIB = 1 << 20
+
+
+@pytest.mark.parametrize("chunk_bytes", [None, 6 * _MIB])
+def test_our_own_names_are_bytes_though_they_look_like_kib(chunk_bytes: int | None) -> None:
+    """The first chunk is short, since its rewrite has failed, of a length that divides what follows."""
+    found = built([(0, 4 * _MIB), (6 * _MIB, 100)], place=FIXED, chunk_bytes=chunk_bytes)
+    assert (found.is_foreign, found.beyond) == (False, (6 * _MIB,))
+    assert found.damage is not None
+    assert (found.damage.position, found.damage.key) == (4 * _MIB, FIXED.chunk_key(0))
+
+
+def test_kib_are_recognised_though_the_chunk_size_is_known() -> None:
+    found = built([(0, 16384), (16, 16384), (32, 5)], place=FIXED, chunk_bytes=16384)
+    assert (found.is_foreign, found.end) == (True, 2 * 16384 + 5)
 
 
 def test_a_late_chunk_after_a_sound_object_is_read_after_it_and_kept() -> None:

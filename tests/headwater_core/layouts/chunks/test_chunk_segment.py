@@ -1,10 +1,12 @@
 """Commits and reads by position, one case at a time; any order of them is segment_machine's."""
 
+from collections.abc import Iterator
+
 import pytest
 
 from headwater_core.errors import CorruptData, SourceChanged, TransientError, TruncatedData, UnknownOutcome, UsageError
 from headwater_core.layouts.chunks import ChunkSegment, SegmentPlace, SegmentState, Variant
-from headwater_core.objectstore.store import ObjectStore
+from headwater_core.objectstore.store import ObjectInfo, ObjectStore
 from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.headwater_core.objectstore.meter import MeteredStore
 
@@ -200,3 +202,20 @@ def test_an_empty_object_where_a_chunk_is_to_be_ends_the_segment(place: SegmentP
         with pytest.raises(SourceChanged, match="empty"):
             segment.commit0(10, b"ab")
     assert opened(store, place).read0(0, 10) == b"0123456789"
+
+
+def test_the_second_look_asks_for_a_chunk_that_can_exist() -> None:
+    """A listing that knows an older, short state of the first chunk, and the third one."""
+
+    class Lagging(MemoryStore):
+        def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
+            for info in super().list(prefix, start_after=start_after):
+                yield ObjectInfo(info.key, 4, info.tag) if info.key == FIXED.chunk_key(0) else info
+
+    store = Lagging()
+    for position, content in ((0, b"0123456789"), (20, b"ab")):
+        store.create(FIXED.chunk_key(position), content)
+    segment = opened(store, FIXED)
+    assert (segment.end, segment.found.state) == (10, SegmentState.LOST)
+    with pytest.raises(CorruptData, match="chunk-10"):
+        segment.read0(9, 2)

@@ -208,12 +208,42 @@ def test_an_object_that_ends_before_the_segment_does_replaces_nothing(place: Seg
     store = MemoryStore()
     whole = filled(store, place, [10, 10], chunk_bytes=10)
     put_object(store, place, whole[:15])
-    assert find_map(store, place, is_full=True).state is SegmentState.LEFTOVER
+    assert find_map(store, place, is_full=True, end=15).state is SegmentState.LEFTOVER
     for call in (consolidate, delete_chunks):
         with pytest.raises(CorruptData, match="bytes 15 to 20"):
             call(store, place, 20)
     assert store.get(place.chunk_key(10))[0] == whole[10:]
     assert delete_chunks(store, place, 15).state is SegmentState.DONE  # what follows was never confirmed to anybody
+
+
+@BOTH
+def test_what_only_a_listing_shows_never_deletes_the_only_copy_of_a_byte(place: SegmentPlace) -> None:
+    """Nobody knows the end: the object ends within the last chunk, and says of itself that this is right."""
+    store = MemoryStore()
+    whole = filled(store, place, [10, 10, 10], chunk_bytes=10)
+    put_object(store, place, whole[:25])
+    found = find_map(store, place, is_full=True)
+    assert (found.state, found.end, found.leftover) == (SegmentState.BROKEN, 30, ())
+    assert found.broken == "bytes 25 to 30 of the segment are not in it"
+    with pytest.raises(CorruptData, match="bytes 25 to 30"):
+        delete_chunks(store, place, found.end)
+    assert store.get(place.chunk_key(20))[0] == whole[20:]
+    assert ChunkSegment.open(store, place).read0(0, 30) == whole, "the chunks are read"
+
+
+@BOTH
+def test_whose_chunks_are_gone_and_whose_end_is_known_says_what_is_missing(place: SegmentPlace) -> None:
+    store = MemoryStore()
+    whole = filled(store, place, [10, 10, 10], chunk_bytes=10)
+    put_object(store, place, whole[:25])
+    store.delete(place.chunk_key(20))
+    assert find_map(store, place, is_full=True).state is SegmentState.LEFTOVER
+    found = find_map(store, place, is_full=True, end=30)
+    assert (found.state, found.end) == (SegmentState.BROKEN, 25)
+    segment = ChunkSegment.open(store, place, is_full=True, end=30)
+    assert segment.read0(0, 25) == whole[:25]
+    with pytest.raises(CorruptData, match=r"seg.*bytes 25 to 30"):
+        segment.read0(20, 10)
 
 
 def test_what_is_confirmed_after_the_consolidation_is_not_deleted() -> None:

@@ -71,7 +71,7 @@ def no_comparison(patch: pytest.MonkeyPatch) -> None:
 
 def no_second_look(patch: pytest.MonkeyPatch) -> None:
     """A listing is taken at its word."""
-    patch.setattr(chunk_finder, "_ends", lambda place, found: [])
+    patch.setattr(chunk_finder, "_ends", lambda place, found, following: [])
 
 
 def no_confirmation(patch: pytest.MonkeyPatch) -> None:
