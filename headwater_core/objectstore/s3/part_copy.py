@@ -1,7 +1,7 @@
 """Objects made of ranges of others: the service copies them, part by part, without sending them through us.
 
-A part must have 5 MiB, unless it is the last, there are at most 10,000, and a range is only copied out of an object larger than that: what
-is smaller is read, joined and sent.
+A part must have 5 MiB, unless it is the last, and there are at most 10,000: what is smaller is read, joined and sent. A range is only
+copied out of an object larger than that (UploadPartCopy, x-amz-copy-source-range): one of exactly that length is copied without a range.
 """
 
 import contextlib
@@ -93,13 +93,11 @@ class PartCopies:
             return self._uploads.send_part(key, where, number, body)
         pace(0)
         [(source, start, size_bytes)] = part.ranges
+        copied: Any = {"CopySource": {"Bucket": self._bucket.name, "Key": self._bucket.full(source)}}
+        if start or size_bytes > _COPY_BYTES_MIN or store.stat(source).size_bytes != size_bytes:
+            copied["CopySourceRange"] = f"bytes={start}-{start + size_bytes - 1}"
         with self._bucket.translated(source, write=False):
-            answer = self._bucket.client.upload_part_copy(
-                **where,
-                PartNumber=number,
-                CopySource={"Bucket": self._bucket.name, "Key": self._bucket.full(source)},
-                CopySourceRange=f"bytes={start}-{start + size_bytes - 1}",
-            ).get("CopyPartResult", {})
+            answer = self._bucket.client.upload_part_copy(**where, PartNumber=number, **copied).get("CopyPartResult", {})
         self._uploads.progressed()
         if not answer.get("ETag"):
             raise UsageError(f"{self._bucket.url}: this service does not copy parts of objects: its answer names none")

@@ -1,5 +1,7 @@
 """Copies by the service when it or the network fails, and what they leave; what they make is the contract's."""
 
+from typing import Any
+
 import pytest
 
 from headwater_core.errors import NotFound, TransientError, UnknownOutcome
@@ -27,6 +29,38 @@ def test_small_ranges_are_sent_and_large_ones_copied(store: S3Store) -> None:
     assert store.stat("whole").digest == digest_of(whole)
     assert store.stat("whole").tag.endswith("-3")
     assert store.read_into("whole", memoryview(bytearray(1)), start=0) == {"name": "value"}
+
+
+def test_an_object_of_the_least_size_is_copied_without_a_range(store: S3Store, bucket: str) -> None:
+    """Amazon takes a range only of a source that is larger than 5 MB, and `chunk_bytes = "5MiB"` is a natural choice."""
+    least, longer = some_bytes(PART), some_bytes(PART + 1)
+    put(store, "least", least)
+    put(store, "longer", longer)
+    requests: list[tuple[str, str | None]] = []
+
+    def record(params: dict[str, Any], **_: object) -> None:
+        headers = params["headers"]
+        requests.append((headers["x-amz-copy-source"].rpartition("/")[2], headers.get("x-amz-copy-source-range")))
+
+    store._bucket.client.meta.events.register("before-call.s3.UploadPartCopy", record)
+    ranges = [
+        ObjectRange("least", 0, PART),
+        ObjectRange("longer", 0, PART),
+        ObjectRange("longer", 1, PART),
+        ObjectRange("longer", 0, PART + 1),
+    ]
+    whole = least + longer[:PART] + longer[1:] + longer
+    store.join("whole", ranges, digest=digest_of(whole))
+    assert sorted(requests, key=str) == sorted(
+        [
+            ("least", None),
+            ("longer", f"bytes=0-{PART - 1}"),
+            ("longer", f"bytes=1-{PART}"),
+            ("longer", f"bytes=0-{PART}"),
+        ],
+        key=str,
+    )
+    assert read(store, "whole", 0, len(whole)) == whole
 
 
 @pytest.mark.parametrize("which", [0, 1, 3])  # the beginning, a part, the completion
