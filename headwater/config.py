@@ -401,6 +401,7 @@ def _given_in_file(name: str, document: Mapping[str, object]) -> dict[str, Given
     given: dict[str, Given] = {}
     for section, values in document.items():
         if section not in _SECTIONS:
+            _check_no_credential(name, section)
             raise UsageError(f"{name}: unknown section [{section}]{_nearest(section, [*_SECTIONS, 'topics'])}")
         if not isinstance(values, dict):
             raise UsageError(f"{name}: [{section}] must be a section, not a value")

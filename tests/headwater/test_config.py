@@ -210,6 +210,13 @@ def test_a_credential_in_the_file_is_refused_by_name_and_not_repeated(tmp_path: 
     assert "hunter2" not in str(caught.value)
 
 
+@pytest.mark.parametrize("key", ["s3AccessKey", "s3SecretAccessKey"])
+def test_so_is_one_outside_of_any_section(tmp_path: Path, key: str) -> None:
+    with pytest.raises(UsageError, match=f"{key}: credentials never stand.*AWS_SECRET_ACCESS_KEY") as caught:
+        from_toml(tmp_path, f'{key} = "hunter2"\n[store]\nregion = "r"\n')
+    assert "hunter2" not in str(caught.value)
+
+
 STREAMS, BLOCKS, SEGMENTS = "offload = 'streaming'", "layout = 'blocks'", "layout = 'segment'"
 
 
