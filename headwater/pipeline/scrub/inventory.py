@@ -7,6 +7,7 @@ from typing import NamedTuple
 from headwater.pipeline.scrub.findings import Finding, Kind
 from headwater.pipeline.scrub.head_check import Check, checks_of, extra, extras, faults
 from headwater.pipeline.scrub.page_check import PageCheck
+from headwater.pipeline.scrub.unlisted_segments import UnlistedSegment, UnlistedSegments
 from headwater_core.errors import HeadwaterError, ManifestChanged, NotFound, TransientError, Unauthorised, UnsupportedFormat
 from headwater_core.objectstore.store import ObjectInfo, ObjectStore
 from headwater_core.partition import PartitionId, TopicPartition
@@ -36,6 +37,7 @@ class Inventory:
     cluster_id    the cluster that owns the archive; None when unknown
     size_bytes    of all data and index objects, by the listing
     queues        where below chunks/ partitions of a name have objects
+    unlisted      segments below chunks/ of names of which no incarnation has a head
     """
 
     cluster_id: str | None
@@ -43,6 +45,7 @@ class Inventory:
     findings: tuple[Finding, ...]
     size_bytes: int
     queues: Mapping[TopicPartition, tuple[str, ...]] = field(default_factory=dict)
+    unlisted: tuple[UnlistedSegment, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +74,7 @@ def take_inventory(store: ObjectStore, topic: str | None, partition: int | None,
             case (str(name), str(topic_id), int(number)):
                 heads.add(Place(name, topic_id, number))
     is_known = bool(manifests or lost or heads)
+    unlisted = UnlistedSegments({TopicPartition(place.topic, place.partition) for place in heads}, partition)
     if topic is not None and not is_known:
         heads = _without_manifest(store, topic)
         if not heads and not any(each.topic == topic for each in chunk_keys.queues(store)):
@@ -85,7 +89,7 @@ def take_inventory(store: ObjectStore, topic: str | None, partition: int | None,
     for place, object_bytes in _objects(store, None if topic is None else heads | absent, findings, before_ms):
         places.add(place)
         size_bytes += object_bytes
-    chunk_bytes, queues = _chunks(store, topic, partition, places | absent, findings, before_ms)
+    chunk_bytes, queues = _chunks(store, topic, partition, places | absent, findings, before_ms, unlisted)
     for manifest in manifests:
         findings += _missing(manifest, places, partition)
     return Inventory(
@@ -94,6 +98,7 @@ def take_inventory(store: ObjectStore, topic: str | None, partition: int | None,
         findings=tuple(findings),
         size_bytes=size_bytes + chunk_bytes,
         queues={of: tuple(sorted(found)) for of, found in queues.items()},
+        unlisted=tuple(unlisted.found()),
     )
 
 
@@ -173,16 +178,24 @@ def _objects(store: ObjectStore, places: set[Place] | None, findings: list[Findi
 
 
 def _chunks(
-    store: ObjectStore, topic: str | None, partition: int | None, known: set[Place], findings: list[Finding], before_ms: int
+    store: ObjectStore,
+    topic: str | None,
+    partition: int | None,
+    known: set[Place],
+    findings: list[Finding],
+    before_ms: int,
+    unlisted: UnlistedSegments,
 ) -> tuple[int, dict[TopicPartition, set[str]]]:
     """The bytes of all objects below chunks/, and where they lie. Their keys name no incarnation: where no manifest has the name, they are
-    a finding."""
+    a finding, and where no head has, their segments are `unlisted`."""
     names = {(place.topic, place.partition) for place in known}
     unknown: dict[tuple[str, int], list[int]] = {}
     queues: dict[TopicPartition, set[str]] = {}
     size_bytes = 0
     for info in store.list(chunk_keys.CHUNKS) if topic is None else _chunks_of(store, topic):
         name = chunk_keys.parse(info.key)
+        if name is not None:
+            unlisted.add(name)
         if name is None:
             if info.modified_ms < before_ms and len(findings) < NAMED_MAX:
                 findings.append(extra(info))
@@ -195,6 +208,9 @@ def _chunks(
         problem = f"no manifest of any incarnation: {len(sizes)} objects of {sum(sizes)} bytes are there"
         key = f"{chunk_keys.CHUNKS}…/{name_of}/{number}"
         findings.append(Finding(kind=Kind.NO_MANIFEST, topic=name_of, partition=number, key=key, problem=problem))
+    if unlisted.more:
+        problem = f"no manifest: {unlisted.more} more segments are there, which were not opened"
+        findings.append(Finding(kind=Kind.NO_MANIFEST, key=chunk_keys.CHUNKS, problem=problem))
     return size_bytes, queues
 
 

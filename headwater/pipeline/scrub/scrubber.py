@@ -17,6 +17,7 @@ from headwater.pipeline.scrub.inventory import Inventory, PartitionInventory, Pl
 from headwater.pipeline.scrub.object_check import CheckedObject, check_object
 from headwater.pipeline.scrub.scrub_state import MILESTONES as SEEN_STEPS
 from headwater.pipeline.scrub.scrub_state import ScrubState
+from headwater.pipeline.scrub.unlisted_segments import look_at_segment
 from headwater_core import milestones
 from headwater_core.clock import Clock
 from headwater_core.errors import HeadwaterError, NothingExamined, Partial, UsageError, VerificationFailed
@@ -131,6 +132,7 @@ class Scrubber:
         self.report = Report()
         self._inventory = take_inventory(store, scope.topic, scope.partition, before_ms=self._before_ms)
         self.report.findings += self._inventory.findings
+        self.report.findings += Threads(store, _LISTERS).each(look_at_segment, self._inventory.unlisted)
 
     @property
     def size_bytes(self) -> int:

@@ -616,3 +616,53 @@ def test_objects_that_streaming_has_not_listed_yet_are_no_orphans(tmp_path: Path
     other.run(STREAM)
     assert {each.uid for each in other.head.pending if each.is_assigned} != {assigned.uid}
     assert extras() == failed | named
+
+
+@pytest.mark.parametrize("variant", list(Variant))
+def test_without_a_manifest_each_segment_says_what_is_left_of_it(variant: Variant, tmp_path: Path) -> None:
+    """Its state, how far it is whole, and the chunk that is missing; of all segments but the last, and of that."""
+    clock = ManualClock()
+    agent = Agent(tmp_path, MemoryStore(clock), clock=clock, offloader=ChunksLayout(variant, 500, segment_bytes=1500))
+    directory = Directory(tmp_path)
+    for base in range(0, 60, 10):
+        directory.segment(base)
+        directory.append(base, a_segment(base, base + 10))
+    directory.segment(60)
+    directory.high_watermark(60)
+    agent.run(Policy())
+    store, partition = agent.store, agent.head.partition_id
+    for info in list(store.list(keys.META)):
+        store.delete(info.key)
+    found = sorted({name.place for _, name in chunk_keys.stored_chunks(store, partition.topic_partition)}, key=lambda place: place.base)
+    assert len(found) > 2
+    before = {info.key for info in store.list("")}
+
+    def problems() -> dict[str, str]:
+        report = Scrubber(store, ScrubScope(), clock).run(Threads(store, 2))
+        assert {each.kind for each in report.findings} == {Kind.NO_MANIFEST}
+        return {each.key: each.problem for each in report.findings if each.key.endswith("/") and "…" not in each.key}
+
+    whole = problems()
+    assert list(whole) == [place.prefix for place in found]
+    first, last = whole[found[0].prefix], whole[found[-1].prefix]
+    assert "consolidation pending; its bytes up to " in first
+    assert ("consolidation pending" if variant is Variant.FIXED else "open") in last
+    position = max(name.position or 0 for _, name in chunk_keys.stored_chunks(store, partition.topic_partition) if name.place == found[0])
+    store.delete(lost := found[0].chunk_key(position))
+    after = problems()
+    assert f"lost chunk; its bytes up to {position} are whole; {lost}: bytes {position} to " in after[found[0].prefix]
+    assert {key: said for key, said in after.items() if key != found[0].prefix} == {
+        key: said for key, said in whole.items() if key != found[0].prefix
+    }
+    assert {info.key for info in store.list("")} == before - {lost}, "nothing is written"
+
+
+def test_of_very_many_segments_without_a_manifest_some_are_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headwater.pipeline.scrub.unlisted_segments.SEGMENTS_MAX", 3)
+    store, clock = MemoryStore(), ManualClock()
+    for base in range(5):
+        for position in (0, 1):
+            store.create(f"chunks/{PARTITION.cluster_id}/node.1/orders/0/commitLog/seg-{base}/chunk-{position}", b"x")
+    report = Scrubber(store, ScrubScope(), clock).run(Threads(store, 2))
+    assert sum(each.key.endswith("/") and "seg-" in each.key for each in report.findings) == 3
+    assert "no manifest: 2 more segments are there, which were not opened" in {each.problem for each in report.findings}
