@@ -39,8 +39,12 @@ def lenient_s3() -> Iterator[S3Server]:
 @pytest.fixture
 def lenient_environ(lenient_s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
     """The server, with its credentials in this process's environment for the time of one test."""
-    for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in lenient_s3.environ().items():
-        monkeypatch.setenv(name, value)
+    set_credentials(lenient_s3, monkeypatch)
     return lenient_s3
+
+
+def set_credentials(server: S3Server, patch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
+        patch.delenv(name, raising=False)
+    for name, value in server.environ().items():
+        patch.setenv(name, value)

@@ -14,28 +14,43 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from headwater_core.layouts import Offloader
 from headwater_core.layouts.chunks import Variant
+from headwater_core.layouts.chunks.chunk_handle import CommitLimits
 from headwater_core.layouts.chunks.chunks_layout import ChunksLayout
 from headwater_core.layouts.testing import OffloaderOnStore
 from headwater_core.objectstore.s3 import S3Store
-from tests.headwater_core.layouts.chunks.recovery import Consolidation, InterruptedConsolidation
+from tests.headwater_core.layouts.chunks.recovery import InterruptedConsolidation, Recovery
 from tests.headwater_core.layouts.chunks.segment_machine import SegmentMachine
-from tests.headwater_core.layouts.chunks.test_chunks_layout import Append, Fixed
+from tests.headwater_core.layouts.chunks.test_chunks_layout import Append, ChunkHandles, Fixed, FixedHandles
 from tests.headwater_core.layouts.chunks.test_segment_machine import QUICK
 from tests.headwater_core.objectstore.badnetwork import BadNetwork, bad_network
+from tests.peers.lenient_s3 import set_credentials
 from tests.s3server import S3Server
 
 pytestmark = pytest.mark.peer
 
 
-@pytest.fixture
-def bucket(lenient_environ: S3Server) -> str:
-    return lenient_environ.bucket()
+@pytest.fixture(scope="module")
+def bucket(lenient_s3: S3Server) -> str:
+    """One for all tests: to make one takes longer than most of them."""
+    return lenient_s3.bucket()
+
+
+@pytest.fixture(scope="module")
+def connected(bucket: str, lenient_s3: S3Server) -> Iterator[S3Store]:
+    with pytest.MonkeyPatch.context() as patch:
+        set_credentials(lenient_s3, patch)
+        with closing(S3Store(bucket, "archive", endpoint_url=lenient_s3.endpoint_url)) as store:
+            yield store
 
 
 @pytest.fixture
-def store(bucket: str, lenient_environ: S3Server) -> Iterator[S3Store]:
-    with closing(S3Store(bucket, "archive", endpoint_url=lenient_environ.endpoint_url)) as store:
-        yield store
+def store(connected: S3Store, lenient_environ: S3Server) -> Iterator[S3Store]:
+    """An empty one."""
+    yield connected
+    for info in list(connected.list("")):
+        connected.delete(info.key)
+    for upload in list(connected.unfinished("")):
+        connected.abort(upload)
 
 
 @pytest.fixture
@@ -67,16 +82,28 @@ def test_the_two_servers_differ_in_what_they_take(lenient_s3: S3Server, s3_serve
         join_two_bytes(s3_server)
 
 
-@pytest.mark.parametrize(
-    ("keys", "layout"), [(Append, ChunksLayout()), (Fixed, ChunksLayout(Variant.FIXED, 30_000))], ids=["append", "fixed"]
-)
-def test_a_run_is_read_as_it_was_written(keys: type[Append | Fixed], layout: Offloader, store: S3Store) -> None:
-    contract = OffloaderOnStore()
-    contract.KEY, contract.INDEX_KEY = keys.KEY, keys.INDEX_KEY
-    assert contract.offload(layout, store).examine() == ""
+class TestAppend(Append, OffloaderOnStore):
+    pass
 
 
-class TestConsolidation(Consolidation):
+class TestFixed(Fixed, OffloaderOnStore):
+    @pytest.fixture
+    def layout(self) -> Offloader:
+        """One chunk for all of the run would be the append variant's request."""
+        return ChunksLayout(Variant.FIXED, 100_000)
+
+
+class TestAppendHandle(ChunkHandles, Append, OffloaderOnStore):
+    variant, limits = Variant.APPEND, CommitLimits(commit_bytes=64 << 20)
+
+
+class TestFixedHandle(FixedHandles, Fixed, OffloaderOnStore):
+    """Its chunk that is not full is rewritten under its tag."""
+
+    limits = CommitLimits(commit_bytes=150_000, chunk_bytes=100_000)
+
+
+class TestRecovery(Recovery):
     pass
 
 
