@@ -2,6 +2,9 @@
 
 kill VARIANT DIRECTORY STEP:TIMES   it consolidates and deletes, and sends itself SIGKILL before that step, at the so manieth time;
                                     steps are the store's calls and headwater_core.milestones
+write VARIANT DIRECTORY WRITES HELD it commits WHOLE, and sends itself SIGKILL after so many writes of chunks. HELD: the position of a
+                                    chunk whose write is never done, while four threads write all of it in one commit; "": it commits
+                                    7 bytes at a time
 full VARIANT DIRECTORY              it mounts a disk there that has no room for the object beside its chunks, and more room later:
                                     wants a mount namespace of its own
 """
@@ -10,14 +13,18 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import BinaryIO
 
 from headwater_core import milestones
 from headwater_core.errors import DiskFull
 from headwater_core.layouts.chunks import ChunkSegment, SegmentState, Variant, consolidate, delete_chunks
+from headwater_core.layouts.chunks.chunk_segment import in_threads
 from headwater_core.objectstore.directory import DirectoryStore
-from tests.headwater_core.layouts.chunks.recovery import PLACES
+from headwater_core.objectstore.store import PLAIN, ObjectForm
+from tests.headwater_core.layouts.chunks.recovery import CHUNK_BYTES, PLACES, WHOLE
 
 LARGE_BYTES = 300 << 10
 
@@ -40,6 +47,43 @@ class Doomed(DirectoryStore):
     def delete(self, key: str) -> None:
         self.reach("delete")
         super().delete(key)
+
+
+class DoomedWriter(DirectoryStore):
+    def __init__(self, root: Path, writes: int, held: str) -> None:
+        super().__init__(root)
+        self._counting, self._left, self._held = threading.Lock(), writes, held
+
+    def create(self, key: str, document: bytes) -> str:
+        self._wait(key)
+        return self._counted(super().create(key, document))
+
+    def replace(self, key: str, document: bytes, *, expected_tag: str) -> str:
+        return self._counted(super().replace(key, document, expected_tag=expected_tag))
+
+    def put(self, key: str, data: BinaryIO, *, size_bytes: int, form: ObjectForm = PLAIN) -> str:
+        return self._counted(super().put(key, data, size_bytes=size_bytes, form=form))
+
+    def _wait(self, key: str) -> None:
+        if self._held and key == self._held:
+            threading.Event().wait()  # until the process ends
+
+    def _counted(self, answer: str) -> str:
+        with self._counting:
+            self._left -= 1
+            if self._left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return answer
+
+
+def write(variant: Variant, root: Path, writes: str, held: str) -> None:
+    place = PLACES[variant]
+    store = DoomedWriter(root, int(writes), place.chunk_key(int(held)) if held else "")
+    segment = ChunkSegment.open(store, place, chunk_bytes=CHUNK_BYTES)
+    if held:
+        segment.commit0(0, WHOLE, apply=in_threads(4))
+    for at in range(0, len(WHOLE), 7):
+        segment.commit0(at, WHOLE[at : at + 7])
 
 
 def kill(variant: Variant, root: Path, step: str) -> None:
@@ -80,4 +124,5 @@ def full(variant: Variant, root: Path) -> None:
 
 if __name__ == "__main__":
     verb, name, directory, *rest = sys.argv[1:]
-    (kill if verb == "kill" else full)(Variant(name), Path(directory), *rest)
+    verbs: dict[str, Callable[..., None]] = {"kill": kill, "write": write, "full": full}
+    verbs[verb](Variant(name), Path(directory), *rest)
