@@ -1,5 +1,6 @@
 """One Headwater agent of a simulated world: the real code, and between it and the world what can be torn, late, broken or paused."""
 
+import io
 import os
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -93,6 +94,7 @@ LAYOUTS: tuple[Offloader, ...] = (
     ChunksLayout(Variant.FIXED, 300, senders=1),  # in the agent's own thread: only that one is paused and killed
 )
 CHUNKS = tuple(each for each in LAYOUTS if isinstance(each, ChunksLayout))
+SCATTERED = (CHUNKS[0], ChunksLayout(Variant.FIXED, 100, senders=3))
 
 
 class OwnTopics(TopicRecords):
@@ -129,7 +131,8 @@ class Agent:
             self.logs = BrokerLogs(self.late, broker, world.clock)
         meter = StoreMeter(world.clock)
         refuses_joins = partial(world.random.choice, _JOINS_FAIL_BY) if world.theme.unjoined else None
-        self.paused_store = MeteredStore(PausingStore(world, self.store, refuses_joins), meter)
+        cuts_joins = world.cuts_join if world.theme.scattered else bool
+        self.paused_store = MeteredStore(PausingStore(world, self.store, refuses_joins, cuts_joins), meter)
         self.repository = repository_of(self.version, self.paused_store, world.id, world.limits)
         self.pauses = KnownPauses(self.repository, world.clock)
         self._tails = Tails(world.root / f"{self.name}-tails.json", world.clock)
@@ -140,7 +143,7 @@ class Agent:
         self.budget = OffloadBudget(world.random.choice((256, 1 << 20)) if world.theme.streams else 1 << 20)
         self._layout = open_layout("segment")
         if world.theme.layouts or world.theme.chunks:
-            self._layout = world.layouts.choice(LAYOUTS if world.theme.layouts else CHUNKS)
+            self._layout = world.layouts.choice(LAYOUTS if world.theme.layouts else SCATTERED if world.theme.scattered else CHUNKS)
         variant = f", {self._layout.variant.value}" if isinstance(self._layout, ChunksLayout) else ""
         world.result.seen[f"an agent starts with layout {self._layout.name}{variant}"] += 1
         sightings = Sightings(world.root / f"{self.name}-sightings", world.clock)
@@ -216,6 +219,8 @@ class Agent:
         chunks = None
         if isinstance(self._layout, ChunksLayout):
             limits = CommitLimits(self.world.random.choice((50, 200)), 300, 1)
+            if self.world.theme.scattered:
+                limits = CommitLimits(self.world.random.choice((200, 600)), 100, 3)
             chunks = ChunkCommits(self._layout.variant, limits, self.world.random.choice((0, 10_000)))
         sizes = (300, 1_500, 6_000) if chunks is None else (1_500, 6_000, 6_000)  # a chunk or some
         return StreamLimits(self.world.random.choice(sizes), age_ms, completes=tail_after_ms == 0, chunks=chunks)
@@ -576,8 +581,15 @@ class LookedAtLogs:
 class PausingStore:
     """A store whose every call is a place to be overtaken, before and after."""
 
-    def __init__(self, world: "Surroundings", inner: FaultyStore, refuses_joins: Callable[[], type[HeadwaterError]] | None = None) -> None:
-        self._world, self._inner, self._refuses_joins = world, inner, refuses_joins
+    def __init__(
+        self,
+        world: "Surroundings",
+        inner: FaultyStore,
+        refuses_joins: Callable[[], type[HeadwaterError]] | None = None,
+        cuts_joins: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """cuts_joins: does the next object that is made of others get half of its length, and nobody an answer?"""
+        self._world, self._inner, self._refuses_joins, self._cuts_joins = world, inner, refuses_joins, cuts_joins
 
     @property
     def url(self) -> str:
@@ -623,6 +635,10 @@ class PausingStore:
     def join(self, key: str, ranges: Sequence[ObjectRange], *, digest: str, form: ObjectForm = PLAIN, pace: Pace = at_once) -> None:
         if self._refuses_joins is not None:
             raise self._refuses_joins()("this store makes no object of others")
+        if self._cuts_joins():
+            size_bytes = sum(each.size_bytes for each in ranges) // 2
+            self._paused("join", lambda: self._inner.put(key, io.BytesIO(bytes(size_bytes)), size_bytes=size_bytes, form=form))
+            raise UnknownOutcome(f"{key}: no answer")
         self._paused("join", lambda: self._inner.join(key, ranges, digest=digest, form=form, pace=pace))
 
     def create(self, key: str, document: bytes) -> str:

@@ -73,6 +73,38 @@ class InlinePool(Inline):
         return iter([work(*each) for each in zip(*arguments, strict=False)])
 
 
+class ScatteredPool(InlinePool):
+    """Its order is that of threads: what is submitted runs in any, and what has failed does not keep the rest from it."""
+
+    def __init__(self, random: Random, *_: object, **__: object) -> None:
+        self._random = random
+        self._submitted: list[Callable[[], None]] = []
+
+    def __exit__(self, *raised: object) -> None:
+        if not any(raised):
+            self._random.shuffle(self._submitted)
+            for run in self._submitted:
+                run()
+
+    def submit(self, work: Any, *arguments: object, **_: object) -> Future[Any]:
+        done: Future[Any] = Future()
+
+        def run() -> None:
+            try:
+                done.set_result(work(*arguments))
+            except Exception as error:
+                done.set_exception(error)
+
+        self._submitted.append(run)
+        return done
+
+    def map(self, work: Callable[..., Any], *arguments: Iterable[Any]) -> Iterator[Any]:
+        given = list(enumerate(zip(*arguments, strict=False)))
+        self._random.shuffle(given)
+        done = {number: work(*each) for number, each in given}
+        return iter([done[number] for number in sorted(done)])
+
+
 @dataclass(frozen=True, slots=True)
 class Listed:
     """What a head listed, read when it was the newest: its pages may be gone by now."""

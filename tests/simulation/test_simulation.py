@@ -197,7 +197,7 @@ def test_a_partition_of_several_layouts_is_one_log(theme: str) -> None:
 
 @pytest.mark.parametrize("theme", ["chunks", "chunks of two", "chunks of names"])
 def test_segments_of_chunks_are_found_by_a_listing_in_every_state(theme: str) -> None:
-    """A lost chunk needs several senders here, a broken consolidation other bytes than were written, and a new segment has no objects."""
+    """Lost chunks and broken consolidations are those of the test below; a new segment has no objects."""
     seen = Counter[str]()
     for seed in range(25 * TIMES):
         result = run_seed(seed, theme=theme)
@@ -213,6 +213,25 @@ def test_segments_of_chunks_are_found_by_a_listing_in_every_state(theme: str) ->
         "crash",
     ):
         assert seen[witness], witness
+
+
+def test_each_state_of_a_segment_is_met_and_recovered_while_another_owner_claims_it() -> None:
+    """Chunks go several at a time: some arrive late, never, or before others; and what becomes one object may be cut short unnoticed."""
+    seen, theme = Counter[str](), "scattered chunks"
+    pending = ("consolidation pending", "delete pending")
+    witnesses = (
+        *(f"a segment is {state}" for state in ("open", *pending, "done", "broken consolidation", "lost chunk")),
+        *(f"two owners while a segment is {state}" for state in pending),
+        "crash",
+    )
+    for seed in range(40 * TIMES):
+        result = run_seed(seed, theme=theme)
+        how = f"python -m tests.simulation --seeds 1 --first {seed} --theme '{theme}'"
+        assert not result.violation, "\n".join([*result.trace, how, result.violation])
+        seen += result.seen
+        if TIMES == 1 and all(seen[witness] for witness in witnesses):
+            return
+    assert not [witness for witness in witnesses if not seen[witness]]
 
 
 def test_chunks_that_never_become_one_object_stay_readable_and_keep_nothing_else_from_its_turn() -> None:

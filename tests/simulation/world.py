@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import cast
@@ -56,7 +57,7 @@ from tests.simulation.brokers import Brokers
 from tests.simulation.bucket import Checks, Violation, WatchedStore, rest_of
 from tests.simulation.operator import Operator
 from tests.simulation.readers import Reader
-from tests.simulation.recoveries import InlinePool, Recoverer
+from tests.simulation.recoveries import InlinePool, Recoverer, ScatteredPool
 from tests.simulation.statuses import AgentStatus, LoudLog
 from tests.simulation.triggers import TriggerWorld
 from tests.simulation.versions import Version
@@ -94,6 +95,7 @@ class Theme:
     chunks     each start of an agent draws a variant of the layout of that name
     switches   agents are started anew, with streaming switched on or off, while writes of theirs are late
     unjoined   no store makes an object of others
+    scattered  chunks go several at a time, and so in any order; and what becomes one object may be cut short, with no answer
     taken      in the end a recovered cluster takes the archive over
     actions    how many there are
     """
@@ -132,6 +134,7 @@ class Theme:
     chunks: bool = False
     switches: bool = False
     unjoined: bool = False
+    scattered: bool = False
     actions: int = ACTIONS
 
 
@@ -223,6 +226,24 @@ THEMES = {
         chunks=True, unjoined=True, merges=3, collects=1, actions=250, elections=0.4, releases=2, rolls=5, follows=2, unnamed=0, vacancies=0
     ),
     "chunks of names": Theme(chunks=True, merges=1, collects=2, actions=250, recreation=1, rolls=4, days=0.5, trims=True),
+    "scattered chunks": Theme(
+        chunks=True,
+        scattered=True,
+        streams=True,
+        merges=2,
+        collects=1,
+        actions=300,
+        elections=1.2,
+        follows=2,
+        releases=2,
+        rolls=5,
+        retention=0.3,
+        unnamed=0,
+        vacancies=0.02,
+        pairs=0.4,
+        trouble=0.03,
+        days=0.3,
+    ),
     "streams": Theme(streams=True, collects=2, actions=250, elections=0.6, releases=2, rolls=4, follows=2, retention=0.3, unnamed=0),
     "streamed branches": Theme(
         streams=True, merges=0.5, trims=True, collects=1.5, actions=250, elections=2, releases=2, rolls=3, follows=0.7, pairs=0.4
@@ -400,6 +421,9 @@ class World:
         )
         for module in modules:
             self._patched.enter_context(patch.object(module, "ContextThreads", InlinePool))
+        self.senders = Random(f"senders {result.seed}")
+        for module in (chunk_segment, chunks_layout) if theme_of.scattered else ():
+            self._patched.enter_context(patch.object(module, "ContextThreads", partial(ScatteredPool, self.senders)))
         places = (("a", 0), ("a-stale", 0)) if theme_of.alone else (("a", 0), ("b", 1), ("a-stale", 0))
         self.agents = [Agent(self, name, beside, FaultyStore(self.inner, random, faults)) for name, beside in places]
         self.checks.beside = dict(places)
@@ -588,6 +612,9 @@ class World:
                 raise Violation(f"I15 {doing} fails: {type(error).__name__}: {error}") from error
             return f"{type(error).__name__}: {error}"
 
+    def cuts_join(self) -> bool:
+        return self.senders.random() < 0.3 and self.trouble.likely > 0
+
     def pause(self, at: str) -> None:
         """A point where the running agent may be overtaken."""
         if self.running and self.random.random() < self.haste:
@@ -772,6 +799,10 @@ class World:
             for state, times in self.checks.segments.states.items():
                 seen[f"a segment is {state}"] = max(seen[f"a segment is {state}"], times)
             seen["two writers' segments"] += self.checks.segments.owners > 1
+            if sum(agent.is_busy for agent in self.agents) > 1:
+                for state in self.checks.segments.claimed:
+                    seen[f"two owners while a segment is {state}"] += 1
+                self.checks.segments.claimed = set()
             if any(entry.open_from is not None for entry in head.entries):
                 seen["a transaction is open at the end of an entry"] += 1
             if head.entries and head.last_offset + 1 == brokers.leader.hw:

@@ -13,6 +13,7 @@ from archival.partition.streams import PartitionStreams
 from archival.plan.steps import Follow, Step
 from archival.plan.stream_plan import assigned_to
 from headwater_core.errors import AlreadyExists, TransientError, UnknownOutcome
+from headwater_core.layouts.chunks import consolidation
 from headwater_core.layouts.chunks.chunk_map import Tile
 from headwater_core.layouts.chunks.chunk_segment import ChunkPiece, ChunkSegment, WrittenChunk
 from headwater_core.layouts.streaming import LedgerEntries, OfferResult, OffloadHandle
@@ -55,6 +56,11 @@ def chunks_unconfirmed(stack: ExitStack) -> None:
 
     patch_in(stack, ChunkSegment, "_write_chunk", write)
     patch_in(stack, ChunkSegment, "_append_chunk", append)
+
+
+@mutant("an object that was made of chunks is not looked at", theme="scattered chunks", noted=4)
+def joined_unconfirmed(stack: ExitStack) -> None:
+    patch_in(stack, consolidation, "_check", lambda *_: None)
 
 
 @mutant("a stream takes what is not committed yet", theme="streams", noted=62)
