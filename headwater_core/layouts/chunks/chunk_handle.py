@@ -207,6 +207,12 @@ class ChunkHandle:
         """Taken, and not confirmed."""
         return self._offered_bytes - self.committed_bytes
 
+    @property
+    def _sent_bytes(self) -> int:
+        """What the next commit0 sends, nearly: of the last chunk, too, what it has already."""
+        again = self.committed_bytes % self._limits.chunk_bytes if self._is_cut else 0
+        return min(self._waiting_bytes, self._limits.commit_bytes) + again
+
     # What is committed
 
     def send_part(self) -> bool:
@@ -224,12 +230,14 @@ class ChunkHandle:
         if self._broken is not None:
             raise self._broken
         try:
-            content = self._begin()
-            if content is None:
-                return False
-            commit = self._commit
-            assert commit is not None
-            self._add(commit, content)
+            with self._share.pool.sending(self._sent_bytes, lambda: self._pace(0)):
+                content = self._begin()
+                if content is None:
+                    return False
+                commit = self._commit
+                assert commit is not None
+                self._add(commit, content)
+                del content
         except UploadStopped:
             raise  # nothing has failed
         except HeadwaterError as error:

@@ -8,19 +8,24 @@ from contextlib import contextmanager
 from headwater_core.layouts.chunks.flush_plan import FlushLimits, Gathered, due_queues
 
 POOL_BYTES = 256 << 20
+SENT_BYTES = 40 << 20  # four commits of 8 MiB, and a batch more of each
+_WAIT_S = 1.0  # for room; then a caller that waits looks whether it still has to
 
 
 class UploadPool:
     """For many threads. The bytes lie in the local log, and what stands for them in the offload buffer's budget: here they are counted.
     To leave takes no lock, so a finalizer may, wherever it runs.
 
-    bytes_max  all buffers together: from so many on the largest go
-    failed     chunks whose upload has failed, and that are to be sent again: queues with one
+    bytes_max       all buffers together: from so many on the largest go
+    sent_bytes_max  so many are in memory at a time, to be sent: of all queues, and each of them some three times
+    failed          chunks whose upload has failed, and that are to be sent again: queues with one
     """
 
-    def __init__(self, bytes_max: int = POOL_BYTES) -> None:
-        self.bytes_max = bytes_max
+    def __init__(self, bytes_max: int = POOL_BYTES, sent_bytes_max: int = SENT_BYTES) -> None:
+        self.bytes_max, self.sent_bytes_max = bytes_max, sent_bytes_max
         self._lock = threading.Lock()
+        self._room = threading.Condition()
+        self._sent_bytes = 0
         self._left: deque[PoolShare] = deque()  # and not forgotten yet
         self._gathered: dict[PoolShare, Gathered] = {}
         self._due: set[PoolShare] = set()  # because the pool was too large
@@ -65,6 +70,24 @@ class UploadPool:
                 self._set_due(self._gathered, share.now_ms())
             elif self._waiting_bytes >= self.bytes_max:  # what is due is not sent: it fails, or its partition is paused
                 self._set_due({each: found for each, found in self._gathered.items() if self._waits(each)}, share.now_ms())
+
+    @contextmanager
+    def sending(self, size_bytes: int, wait: Callable[[], object]) -> Iterator[None]:
+        """While so many bytes are in memory. Waits until there is room for them, or nothing else is being sent.
+
+        wait  called again and again meanwhile; may raise, and so end it
+        """
+        with self._room:
+            while self._sent_bytes and self._sent_bytes + size_bytes > self.sent_bytes_max:
+                wait()
+                self._room.wait(_WAIT_S)
+            self._sent_bytes += size_bytes
+        try:
+            yield
+        finally:
+            with self._room:
+                self._sent_bytes -= size_bytes
+                self._room.notify_all()
 
     @contextmanager
     def _settled(self) -> Iterator[None]:

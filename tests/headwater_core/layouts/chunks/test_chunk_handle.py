@@ -3,17 +3,19 @@
 import gc
 import io
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwater_core.errors import SourceChanged, TransientError, UsageError
+from headwater_core.errors import SourceChanged, TransientError, UploadStopped, UsageError
 from headwater_core.layouts.chunks import ChunkSegment, SegmentPlace, SegmentState, Variant
 from headwater_core.layouts.chunks.chunk_handle import ChunkHandle, CommitLimits, CommittedRun
 from headwater_core.layouts.chunks.chunks_layout import CUT_MAX, ChunksLayout
@@ -155,6 +157,46 @@ def test_without_room_nothing_is_taken_and_what_is_there_goes(fd: int, variant: 
     handle.abort()
     assert budget.used_bytes == 0
     assert handle.offer(far) is OfferResult.FAIL_SEGMENT_CLOSED
+
+
+@VARIANTS
+def test_of_many_queues_few_have_their_bytes_in_memory(fd: int, variant: Variant) -> None:
+    """The next one waits until there is room, and may be told to stop meanwhile; nothing has failed then."""
+    may_end, begun = threading.Event(), threading.Event()
+
+    class Slow(MemoryStore):
+        def put(self, *args: Any, **kwargs: Any) -> str:
+            begun.set()
+            assert may_end.wait(60)
+            return super().put(*args, **kwargs)
+
+        def create(self, key: str, document: bytes) -> str:
+            begun.set()
+            assert may_end.wait(60)
+            return super().create(key, document)
+
+    pool, asked = UploadPool(sent_bytes_max=1), list[int]()
+
+    def pace(size_bytes: int) -> None:
+        asked.append(size_bytes)
+        if asked == [0]:
+            raise UploadStopped("the agent ends")
+        may_end.set()  # the second time: the other one goes on, and ends
+
+    slow, other = a_handle(Slow(), variant, pool=pool), a_handle(MemoryStore(), variant, pool=pool, pace=pace)
+    for handle in (slow, other):
+        assert handle.offer(entries(fd, 0, 5)) is OfferResult.SUCCESS
+    with ThreadPoolExecutor(1) as threads:
+        first = threads.submit(slow.flush)
+        assert begun.wait(60)
+        with pytest.raises(UploadStopped):
+            other.flush()
+        assert (other.committed_bytes, other.failed, may_end.is_set()) == (0, "", False)
+        assert other.flush()
+        assert first.result()
+    assert asked[1] == 0, "it has waited"
+    assert other.committed_bytes > 0
+    assert pool.failed == 0
 
 
 def test_the_pool_says_whose_turn_it_is(fd: int) -> None:

@@ -83,3 +83,12 @@ def test_whatever_happens_less_than_the_bound_is_left_that_is_not_due_and_has_no
         assert pool.size_bytes == sum(sizes)
         if what == "gathers" and size_bytes:
             assert sum(size for n, size in enumerate(sizes) if n not in failed and not shares[n].is_due) < 200
+
+
+def test_what_is_more_than_all_of_the_room_is_sent_alone() -> None:
+    pool, waited = UploadPool(sent_bytes_max=10), list[bool]()
+    with pool.sending(1000, lambda: waited.append(True)):
+        pass
+    with pool.sending(6, lambda: waited.append(True)), pool.sending(4, lambda: waited.append(True)):
+        pass
+    assert not waited
