@@ -16,13 +16,15 @@ _DAMAGE = (CorruptData, TruncatedData, NotFound, UnsupportedFormat, ForeignOwner
 
 
 class CommittedOffset(NamedTuple):
-    """end: where the archive of that partition ends; None where it has none, or another incarnation's"""
+    """end: where the archive of that partition ends; None where it has none, or another incarnation's. metadata: the text that the group
+    gave with it"""
 
     group: str
     topic: str
     partition: int
     offset: int
     end: int | None
+    metadata: str = ""
 
     @property
     def lag(self) -> int | None:
@@ -37,11 +39,12 @@ class ArchivedGroups(NamedTuple):
     unread: list[str]
 
 
-def read_groups(repository: ManifestRepository, *, until_ms: int | None = None) -> ArchivedGroups:
+def read_groups(repository: ManifestRepository, *, until_ms: int | None = None, with_ends: bool = True) -> ArchivedGroups:
     """The offsets that groups have committed.
 
-    until_ms  by records up to this time alone; what the topic's cleaner had dropped when it was archived is not known then, and ends of
-              logs are not compared
+    until_ms   by records up to this time alone; what the topic's cleaner had dropped when it was archived is not known then, and ends of
+               logs are not compared
+    with_ends  ends of logs are compared
 
     Raises what the store raises.
     """
@@ -67,9 +70,11 @@ def read_groups(repository: ManifestRepository, *, until_ms: int | None = None) 
         unread += (f"{partition.topic}:{partition.partition}: {each}" for each in sorted(commits.unknown))
         for key, committed in commits.current.items():
             place = key.topic, key.partition
-            if until_ms is None and place not in ends:
+            if until_ms is None and with_ends and place not in ends:
                 ends[place] = _end(repository, *place, unread)
-            found.append(CommittedOffset(key.group, key.topic, key.partition, committed.value.offset, ends.get(place)))
+            found.append(
+                CommittedOffset(key.group, key.topic, key.partition, committed.value.offset, ends.get(place), committed.value.metadata)
+            )
     return ArchivedGroups(sorted(found), as_of_ms, unread)
 
 

@@ -15,7 +15,7 @@ _COMMIT_VERSION_MAX = 4
 _STATE_VERSION_MAX = 1
 _UNFINISHED = (1, 2, 3, 7)  # Ongoing, PrepareCommit, PrepareAbort, PrepareEpochFence: a coordinator continues these
 _STATUSES = ("empty", "ongoing", "prepare-commit", "prepare-abort", "complete-commit", "complete-abort", "dead", "prepare-epoch-fence")
-_EPOCH_FROM = 3  # version of the commit value
+_EPOCH_FROM, _FLEXIBLE_COMMIT_FROM = 3, 4  # versions of the commit value
 
 
 class CommitKey(NamedTuple):
@@ -31,6 +31,17 @@ class CommitValue(NamedTuple):
 
     offset: int
     raw: bytes
+
+    @property
+    def metadata(self) -> str:
+        """The text that the group gave with it, trailing NUL bytes of some clients included; "" where it cannot be read."""
+        reader = flexible.Reader(self.raw, "committed offset")
+        try:
+            version = reader.i16()
+            reader.take(12 if version >= _EPOCH_FROM else 8)
+            return reader.string() if version >= _FLEXIBLE_COMMIT_FROM else _string(reader, reader.where)
+        except CorruptData:
+            return ""
 
     def moved_to(self, offset: int) -> bytes:
         """The same commit at another offset and without a leader epoch: a consumer waits for a leader of the epoch it is given."""

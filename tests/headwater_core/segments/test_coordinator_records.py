@@ -18,17 +18,18 @@ from tests.headwater_core.segments.broker_batches import records
 @pytest.mark.parametrize("name", ["pantry", "kitchen"])
 def test_committed_offsets_are_what_the_admin_api_said(name: str) -> None:
     wanted = {
-        (group["group"], each["topic"], each["partition"]): each["offset"]
+        (group["group"], each["topic"], each["partition"]): (each["offset"], each["metadata"])
         for group in expected_cluster(name)["groups"]
         for each in group["offsets"]
     }
-    found: dict[tuple[str, str, int], set[int]] = {}
+    found: dict[tuple[str, str, int], set[tuple[int, str]]] = {}
     for record in records(name, "__consumer_offsets"):
         key = decode_commit_key(record.key or b"", "key")
         if key is not None and record.value is not None:
-            found.setdefault((key.group, key.topic, key.partition), set()).add(decode_commit_value(record.value, "value").offset)
+            value = decode_commit_value(record.value, "value")
+            found.setdefault((key.group, key.topic, key.partition), set()).add((value.offset, value.metadata))
     assert wanted
-    assert all(offset in found[key] for key, offset in wanted.items())
+    assert all(each in found[key] for key, each in wanted.items())
 
 
 def test_an_unfinished_transaction_names_its_partitions() -> None:
@@ -49,7 +50,8 @@ def test_a_commit_that_is_moved_keeps_everything_but_offset_and_epoch(version: i
     moved = value.moved_to(64)
     assert value.offset == 101
     assert moved == flexible.i16(version) + flexible.i64(64) + (flexible.i32(-1) if version >= 3 else b"") + rest
-    assert decode_commit_value(moved, "value").offset == 64
+    assert (decode_commit_value(moved, "value").offset, decode_commit_value(moved, "value").metadata) == (64, "ab")
+    assert decode_commit_value(moved[: -len(rest) + 2], "value").metadata == ""  # what cannot be read
 
 
 def test_records_of_groups_are_passed_over_and_later_kinds_are_said_to_be_unknown() -> None:
