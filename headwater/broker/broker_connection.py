@@ -26,20 +26,28 @@ _SASL_AUTHENTICATION_FAILED = 58
 
 
 class BrokerApi(IntEnum):
-    """Requests to a broker, each in one version: `VERSIONS`."""
+    """Requests to a broker, each in one version: `VERSIONS`, and `ADMIN_VERSIONS` for those that only some connections need."""
 
     FETCH = 1
     LIST_OFFSETS = 2
     METADATA = 3
+    OFFSET_COMMIT = 8
     OFFSET_FETCH = 9
+    FIND_COORDINATOR = 10
     LIST_GROUPS = 16
     SASL_HANDSHAKE = 17
     API_VERSIONS = 18
+    CREATE_TOPICS = 19
     DELETE_RECORDS = 21
+    INIT_PRODUCER_ID = 22
     OFFSET_FOR_LEADER_EPOCH = 23
+    DESCRIBE_ACLS = 29
+    CREATE_ACLS = 30
     DESCRIBE_CONFIGS = 32
     SASL_AUTHENTICATE = 36
     INCREMENTAL_ALTER_CONFIGS = 44
+    DESCRIBE_CLIENT_QUOTAS = 48
+    ALTER_CLIENT_QUOTAS = 49
     DESCRIBE_QUORUM = 55
 
 
@@ -58,6 +66,17 @@ VERSIONS = {  # each the first that has what is needed; Kafka 3.3 has them all
     BrokerApi.INCREMENTAL_ALTER_CONFIGS: 1,
     BrokerApi.DESCRIBE_QUORUM: 0,
 }
+ADMIN_VERSIONS = {  # likewise; a broker may lack one of them: only who sends that one hears of it
+    BrokerApi.OFFSET_COMMIT: 8,
+    BrokerApi.FIND_COORDINATOR: 4,
+    BrokerApi.CREATE_TOPICS: 7,
+    BrokerApi.INIT_PRODUCER_ID: 4,
+    BrokerApi.DESCRIBE_ACLS: 2,
+    BrokerApi.CREATE_ACLS: 2,
+    BrokerApi.DESCRIBE_CLIENT_QUOTAS: 1,
+    BrokerApi.ALTER_CLIENT_QUOTAS: 1,
+}
+_ALL_VERSIONS = VERSIONS | ADMIN_VERSIONS
 
 
 class BrokerAddress(NamedTuple):
@@ -92,6 +111,7 @@ class BrokerConnection:
         self.failure: HeadwaterError | None = None  # what made it useless
         self._correlation_id = 0
         self._answer_bytes_max = UNAUTHENTICATED_BYTES_MAX
+        self._lacking: frozenset[BrokerApi] = frozenset()  # of ADMIN_VERSIONS
         try:
             self._socket: socket.socket = socket.create_connection(address, properties.request_timeout_s)
         except OSError as error:
@@ -113,6 +133,8 @@ class BrokerConnection:
 
     def ask(self, api: BrokerApi, fields: Mapping[str, Any]) -> dict[str, Any]:
         """The answer, as plain values (see headwater.gateway.messages)."""
+        if api in self._lacking:  # the connection is as good as before
+            raise UnsupportedFormat(f"broker {self.address} does not know {api.name} in version {ADMIN_VERSIONS[api]}")
         self.failure = TransientError(f"broker {self.address}: the wait for an answer was given up")
         try:
             answer = self._ask(api, fields)
@@ -133,7 +155,7 @@ class BrokerConnection:
 
     def _ask(self, api: BrokerApi, fields: Mapping[str, Any]) -> dict[str, Any]:
         self._correlation_id += 1
-        version = VERSIONS[api]
+        version = _ALL_VERSIONS[api]
         schema, answer = request_schema(api, version), response_schema(api, version)
         request = Response()
         name = self._properties.client_id.encode()
@@ -184,6 +206,7 @@ class BrokerConnection:
     def _check_versions(self) -> None:
         said = self.ask(BrokerApi.API_VERSIONS, {"client_software_name": "headwater", "client_software_version": __version__})
         known = {each["api_key"]: range(each["min_version"], each["max_version"] + 1) for each in said["api_keys"]}
+        self._lacking = frozenset(api for api, version in ADMIN_VERSIONS.items() if version not in known.get(api, ()))
         lacking = [api.name for api, version in VERSIONS.items() if version not in known.get(api, ())]
         if not self._properties.uses_sasl:
             lacking = [name for name in lacking if not name.startswith("SASL")]

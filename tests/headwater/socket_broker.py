@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Self
 
-from headwater.broker.broker_connection import VERSIONS, BrokerAddress, BrokerApi
+from headwater.broker.broker_connection import ADMIN_VERSIONS, VERSIONS, BrokerAddress, BrokerApi
 from headwater.gateway.frames import read_header
 from headwater.gateway.messages import read_request, write_response
 from headwater.gateway.response import Response
 
 Answer = Callable[[Mapping[str, Any]], Mapping[str, Any] | None]  # None: the connection is closed instead
-ALL = dict(VERSIONS)
+ALL = VERSIONS | ADMIN_VERSIONS
 
 
 class SocketBroker:
