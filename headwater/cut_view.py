@@ -61,4 +61,5 @@ def cut_summary(made: RecoveryPlan) -> str:
         said.append(f"the recovered coordinator ends {len(cut.unfinished)}")
     kept = ", kept as requested" if made.request.options.keep_offsets else ", set back"
     said.append(f"{len(made.offsets_ahead)} group offsets beyond{kept if made.offsets_ahead else ''}")
-    return f"cut: {'; '.join(said)}; new producer ids from {cut.next_producer_id} on"
+    ids = f"; new producer ids from {cut.next_producer_id} on" if made.running is None else ""
+    return f"cut: {'; '.join(said)}{ids}"

@@ -1,27 +1,42 @@
 """From nothing but the bucket to a log directory on which a broker starts."""
 
 from collections.abc import Iterable
+from pathlib import Path
 from uuid import uuid4
 
 from msgspec.structs import replace
 
 from headwater_core.clock import Clock, SystemClock
+from headwater_core.errors import UsageError
 from manifests.repository import ManifestRepository
+from recovery.archived_groups import read_groups
 from recovery.bucket_survey import survey, ungiven, with_take_over
-from recovery.cluster_state import find_snapshot, with_cluster
+from recovery.cluster_state import SnapshotFound, find_snapshot, with_cluster
 from recovery.completion import RecoveryStatus, status
-from recovery.discovery import discover, find_lost_runs, is_pattern
+from recovery.discovery import Found, discover, find_lost_runs, is_pattern
+from recovery.given_state import hand_over
 from recovery.held_settings import finish, held_of, with_originals
 from recovery.identity import new_kafka_id
+from recovery.partition_swap import PlacedNode, placed_of
 from recovery.placement import Progress
 from recovery.planner import make_plan
-from recovery.recovery_plan import Options, PartitionPlan, RecoveryPlan, Request, TopicPlan, decode_plan, encode_plan
+from recovery.recovery_plan import (
+    GroupCommit,
+    Options,
+    PartitionPlan,
+    RecoveryPlan,
+    Request,
+    TopicPlan,
+    decode_plan,
+    encode_plan,
+)
 from recovery.report import RecoveryReport
 from recovery.requested_ends import find_ends
-from recovery.restoration import MILESTONES, apply, begun_take_over
+from recovery.restoration import MILESTONES, apply, begun_plan
 from recovery.revision import settled
+from recovery.running_cluster import RunningAdmin, RunningView, onto_running, replicas_of, with_running_state, without_brokers_own
 from recovery.snapshot_topics import as_in_snapshot
-from recovery.target import awaits_broker
+from recovery.target import awaits_broker, read_mark
 from recovery.topic_download import DownloadOutcome, TopicDownload, bring_back
 from recovery.unlisted_runs import unlisted_notes
 
@@ -38,15 +53,18 @@ __all__ = [
     "TopicPlan",
     "apply",
     "awaits_broker",
-    "begun_take_over",
+    "begun_plan",
     "bring_back",
     "decode_plan",
     "encode_plan",
     "finish",
+    "hand_over",
     "held_of",
     "is_pattern",
+    "placed_in",
     "plan",
     "request_of",
+    "running_plan",
     "status",
 ]
 
@@ -57,9 +75,16 @@ def request_of(topics: Iterable[str] | None, options: Options | None = None) -> 
 
 
 def plan(
-    repository: ManifestRepository, topics: Iterable[str] | None, options: Options | None = None, *, clock: Clock | None = None
+    repository: ManifestRepository,
+    topics: Iterable[str] | None,
+    options: Options | None = None,
+    *,
+    clock: Clock | None = None,
+    running: RunningAdmin | None = None,
 ) -> RecoveryPlan:
     """What recovering `topics`, None for all, will do; `apply` does it. Only reads.
+
+    running  the cluster that the topics come back in, where the options say that it runs
 
     Of all topics those that are damaged or lost are left out, and the plan says so; one that is named raises what is wrong
     with it. A partition that cannot be had comes back empty either way, and the plan says so. Raises NotFound for a topic
@@ -75,14 +100,58 @@ def plan(
     if snapshot is not None:
         found = as_in_snapshot(found, snapshot.state, repository, unlisted=request.options.unlisted_topics)
     found = with_originals(found, repository.store)
+    if request.options.running:
+        found = without_brokers_own(found)
     ends = find_ends(found.topics, request.options, repository.store)
     made = make_plan(found, request, now_ms=now_ms, recovery_id=uuid4().hex, cluster_id=new_kafka_id(), ends=ends)
-    if snapshot is not None:
+    if request.options.running:
+        made = _in_running(made, repository, running, snapshot, found)
+    elif snapshot is not None:
         made = with_cluster(made, snapshot, found.owner.former if found.owner else ())
     made = replace(made, notes=(*made.notes, *unlisted_notes(repository, found.topics)))
     made = settled(made, repository, lambda each: find_lost_runs(repository.store, each), now_ms)
+    if request.options.running:
+        return made
     if before is not None:
         return with_take_over(made, before, found.owner, found.owner_damage)
     if found.owner is not None and found.owner.former and made.cluster_id == made.source_cluster_id:
         return replace(made, problems=(*made.problems, *ungiven(survey(repository), made.cluster_id)))
     return made
+
+
+def _in_running(
+    made: RecoveryPlan, repository: ManifestRepository, running: RunningAdmin | None, snapshot: SnapshotFound | None, found: Found
+) -> RecoveryPlan:
+    """`made`, in the running cluster; with what groups had committed, and what a snapshot of the cluster has beside."""
+    if running is None:
+        raise UsageError("a recovery into a running cluster needs its brokers: --bootstrap-servers, or log.bootstrap_servers")
+    view = running.view()
+    bounds = running.log_bounds([(each.topic, number) for each in made.topics for number in range(_partitions_there(view, each.topic))])
+    groups = read_groups(repository, until_ms=made.request.options.to_time_ms, with_ends=False)
+    commits = [
+        GroupCommit(group=each.group, topic=each.topic, partition=each.partition, offset=each.offset, metadata=each.metadata)
+        for each in groups.offsets
+    ]
+    archived = replicas_of(snapshot.state) if snapshot is not None else None
+    made = onto_running(made, view, bounds, commits=commits, archived=archived)
+    made = replace(made, notes=(*made.notes, *(f"committed offsets: {each}" for each in groups.unread)))
+    if snapshot is None:
+        return made
+    return with_running_state(made, snapshot, found.owner.former if found.owner else ())
+
+
+def _partitions_there(view: RunningView, topic: str) -> int:
+    held = view.topics.get(topic)
+    return 0 if held is None else len(held.replicas)
+
+
+def running_plan(into: Path) -> RecoveryPlan | None:
+    """The plan of the recovery in `into`, when that is one into a running cluster."""
+    mark = read_mark(into)
+    return mark.plan if mark is not None and mark.plan.running is not None else None
+
+
+def placed_in(into: Path) -> list[PlacedNode]:
+    """Of a recovery into a running cluster, the brokers whose partitions are on their way or in place, as far as `into` knows."""
+    mark = read_mark(into)
+    return [] if mark is None or mark.plan.running is None else placed_of(into, mark)

@@ -115,7 +115,7 @@ def with_cluster(plan: RecoveryPlan, found: SnapshotFound, former: Collection[st
     used_by = topics_by_role(planned)
     for role, topics_of_role in used_by.items():
         notes.append(f"the state of {role} comes back with {', '.join(topics_of_role)}")
-    settings = _counted_settings(state, nodes)
+    settings = counted_settings(state, nodes)
     if settings:
         notes.append(f"settings come back of {', '.join(f'{what} ({count})' for what, count in settings.items())}")
     cluster = ClusterPlan(
@@ -177,7 +177,7 @@ def _levels(features: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {level}" for name, level in ordered)
 
 
-def _counted_settings(state: ClusterMetadata, nodes: Collection[int]) -> dict[str, int]:
+def counted_settings(state: ClusterMetadata, nodes: Collection[int]) -> dict[str, int]:
     """Of all but topics, by what they are of."""
     counts = Counter[str]()
     for (kind, name), settings in state.configs.items():

@@ -8,12 +8,14 @@ from headwater_core.errors import VerificationFailed
 from recovery import layout
 from recovery.cluster_state import copied_state
 from recovery.layout import partition_directory, partitions, segment_files
+from recovery.recovery_plan import TargetBroker
 from recovery.target import Mark, broker_started, copy_name, read_mark
 from recovery.target_files import read_if_there
 
 
 class RecoveryStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """problem: why the directory is not what a finished recovery left, or cannot become it."""
+    """problem: why the directory is not what a finished recovery left, or cannot become it; running: it is for a running cluster, for these
+    brokers of it, which was given what goes with the topics at handed_over_ms."""
 
     recovery_id: str
     cluster_id: str
@@ -25,6 +27,9 @@ class RecoveryStatus(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int
     bytes_placed: int
     problem: str = ""
+    running: bool = False
+    brokers: tuple[int, ...] = ()
+    handed_over_ms: int | None = None
 
 
 def status(into: Path) -> RecoveryStatus | None:
@@ -49,6 +54,9 @@ def status(into: Path) -> RecoveryStatus | None:
         size_bytes=mark.plan.size_bytes,
         bytes_placed=sum(size for size, placed in sizes if placed),
         problem=problem,
+        running=mark.plan.running is not None,
+        brokers=tuple(each.node_id for each in mark.plan.brokers),
+        handed_over_ms=mark.handed_over_ms,
     )
 
 
@@ -85,15 +93,23 @@ def is_finished(into: Path, mark: Mark) -> bool:
 
 def _gone(into: Path, mark: Mark) -> list[Path]:
     """What a finished recovery had and the directory has not; file sizes alone."""
+    if mark.plan.cluster is not None:
+        path = into / copy_name(mark.plan.cluster)
+        if not path.exists():
+            return [path]
+    return gone_files(into, mark, *mark.plan.targets)
+
+
+def gone_files(into: Path, mark: Mark, *brokers: TargetBroker) -> list[Path]:
+    """The same of the directories of these brokers."""
+    homes = {into / each.directory for each in brokers}
     sizes = {path: entry.live_bytes for _, _, entry, path in segment_files(mark.plan, into)}
     for topic, partition in partitions(mark.plan):
         directory = into / partition_directory(topic, partition)
         files = layout.partition_files(topic, partition, partition.log_end, mark.started_ms)
         sizes |= {directory / name: len(content) for name, content in files.items()}
-    if mark.plan.cluster is not None:
-        path = into / copy_name(mark.plan.cluster)
-        if not path.exists():
-            return [path]
-    for files in (layout.checkpoint_files(mark.plan), layout.bootstrap_files(mark.plan, mark.started_ms, copied_state(mark.plan, into))):
+    bootstrap = {} if mark.plan.running else layout.bootstrap_files(mark.plan, mark.started_ms, copied_state(mark.plan, into))
+    for files in (layout.checkpoint_files(mark.plan), bootstrap):
         sizes |= {into / name: len(content) for name, content in files.items()}
-    return [path for path, size in sizes.items() if not path.exists() or path.stat().st_size != size]
+    here = {path: size for path, size in sizes.items() if path.parent in homes or path.parent.parent in homes}
+    return [path for path, size in here.items() if not path.exists() or path.stat().st_size != size]

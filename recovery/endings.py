@@ -17,7 +17,7 @@ from recovery.coordinators import OFFSETS, TRANSACTIONS, States
 from recovery.cut import cut_of
 from recovery.initial_metadata import first_producer_id
 from recovery.log_ends import EndingNotes, LogEnds
-from recovery.recovery_plan import OffsetAhead, PartitionPlan, Place, RecoveryPlan, TopicPlan
+from recovery.recovery_plan import GroupCommit, OffsetAhead, PartitionPlan, Place, RecoveryPlan, TopicPlan
 
 _READERS = 8
 _SHARE_GROUPS = "__share_group_state"
@@ -56,6 +56,8 @@ def with_endings(plan: RecoveryPlan, store: ObjectStore) -> Ended:
         ahead += beyond
         if moved and not plan.request.options.keep_offsets:
             ended[OFFSETS, partition.partition] = with_commits(partition, moved)
+    if plan.running is not None:
+        ahead += commits_ahead(plan.running.commits, log_ends)
     unknown = states.unknown.union(*(commits.unknown for commits in found))
     left = {(topic.topic, each.partition): each.start_offset for topic in plan.topics for each in topic.partitions if each.left}
     below = {
@@ -75,9 +77,17 @@ def with_endings(plan: RecoveryPlan, store: ObjectStore) -> Ended:
         endings=texts,
     )
     ended_plan = replace(ended_plan, cut=cut_of(plan, ended_plan, notes.transactions, states))
-    if ended_plan.cut is not None:
+    if ended_plan.cut is not None and plan.running is None:  # a running cluster has producer ids of its own
         ended_plan = replace(ended_plan, cut=replace(ended_plan.cut, next_producer_id=first_producer_id(ended_plan)))
     return Ended(ended_plan, notes.unread)
+
+
+def commits_ahead(commits: Iterable[GroupCommit], log_ends: Mapping[Place, int]) -> Iterator[OffsetAhead]:
+    """Those that lie beyond the recovered logs."""
+    for each in commits:
+        end = log_ends.get((each.topic, each.partition))
+        if end is not None and each.offset > end:
+            yield OffsetAhead(group=each.group, topic=each.topic, partition=each.partition, offset=each.offset, log_end=end)
 
 
 def _notes_below(below: Collection[tuple[str, str, int]]) -> Iterator[str]:

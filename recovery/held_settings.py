@@ -140,7 +140,7 @@ def finish(into: Path, cluster: ClusterAdmin, clock: Clock, *, checked: bool = T
             return Finished(put_back, (), left, again=True, unreported=_say_put_back(mark, store))
         _check_cluster(mark, cluster)
         waiting = _waiting(mark)
-        unlike = _unlike(mark.plan, {each.topic for each in waiting}, cluster, checked=checked)
+        unlike = unlike_topics(mark.plan, {each.topic for each in waiting}, cluster, checked=checked)
         retention = [each for each in waiting if each.topic not in unlike]
         if checked and unlike and not retention:
             raise VerificationFailed(
@@ -195,8 +195,10 @@ def _check_cluster(mark: Mark, cluster: ClusterAdmin) -> None:
         raise ForeignOwner(f"the brokers are of cluster {found}, what was recovered is {mark.plan.cluster_id}")
 
 
-def _unlike(plan: RecoveryPlan, names: Collection[str], cluster: ClusterAdmin, *, checked: bool) -> dict[str, str]:
-    """Which of the topics are not as they were recovered, and why. checked: by their logs, too."""
+def unlike_topics(
+    plan: RecoveryPlan, names: Collection[str], cluster: ClusterAdmin, *, checked: bool, trimmed: bool = False
+) -> dict[str, str]:
+    """Which of the topics are not as they were recovered, and why. checked: by their logs, too; trimmed: which may begin later."""
     topics = [topic for topic in plan.topics if topic.topic in names]
     ids = cluster.topic_ids(names)
     found = {
@@ -205,11 +207,11 @@ def _unlike(plan: RecoveryPlan, names: Collection[str], cluster: ClusterAdmin, *
         if ids.get(topic.topic) != topic.topic_id
     }
     if checked:
-        found |= _unlike_logs([topic for topic in topics if topic.topic not in found], cluster)
+        found |= _unlike_logs([topic for topic in topics if topic.topic not in found], cluster, trimmed=trimmed)
     return found
 
 
-def _unlike_logs(topics: Sequence[TopicPlan], cluster: ClusterAdmin) -> dict[str, str]:
+def _unlike_logs(topics: Sequence[TopicPlan], cluster: ClusterAdmin, *, trimmed: bool) -> dict[str, str]:
     """A broker that lacks records says nothing of it: the log begins later, or ends earlier. Kafka itself trims what is internal."""
     planned = {(topic.topic, each.partition): each for topic in topics for each in topic.partitions}
     bounds = cluster.log_bounds(planned)
@@ -218,7 +220,7 @@ def _unlike_logs(topics: Sequence[TopicPlan], cluster: ClusterAdmin) -> dict[str
     wrong: dict[str, list[str]] = {}
     for (topic, number), partition in planned.items():
         start, end = bounds[topic, number]
-        if (start > partition.start_offset and not is_internal(topic)) or end < partition.log_end:
+        if (start > partition.start_offset and not (trimmed or is_internal(topic))) or end < partition.log_end:
             wrong.setdefault(topic, []).append(
                 f"{topic}:{number} has offsets {start} to {end - 1}, {partition.start_offset} to {partition.log_end - 1} came back"
             )

@@ -17,6 +17,7 @@ from recovery.recovery_plan import PartitionPlan, RecoveryPlan, TopicPlan, Writt
 from recovery.runs import segment_name
 
 BOOTSTRAP = "bootstrap.checkpoint"
+STAGED = "recovered.properties"
 _BATCH_COMMITS = 500
 
 Files = dict[PurePath, bytes]
@@ -122,18 +123,25 @@ def _checkpoints(here: Iterable[tuple[TopicPlan, PartitionPlan]]) -> Files:
 
 
 def bootstrap_files(plan: RecoveryPlan, started_ms: int, state: ClusterMetadata | None) -> Files:
-    """The file that the metadata log begins with. state: of the whole cluster; None: topics alone"""
+    """The file that the metadata log begins with; a running cluster has one. state: of the whole cluster; None: topics alone"""
+    if plan.running is not None:
+        return {}
     content = bootstrap_checkpoint(plan, state, timestamp_ms=started_ms)
     return {PurePath(broker.directory, BOOTSTRAP): content for broker in plan.targets}  # whichever controller leads first reads its own
 
 
 def identity_files(plan: RecoveryPlan, directory_id: str) -> Files:
-    """meta.properties: what makes it a log directory. Written last, so that no broker starts on half of one."""
+    """meta.properties: what makes it a log directory. Written last, so that no broker starts on half of one.
+
+    What is to be placed in the directories of a running broker has another file instead, with the same content: nobody shall start that
+    broker on it.
+    """
+    name = checkpoints.META_PROPERTIES if plan.running is None else STAGED
     files: Files = {}
     for broker in plan.targets:
         own_id = derived_kafka_id(directory_id, broker.node_id) if plan.brokers else directory_id
         properties = checkpoints.MetaProperties(cluster_id=plan.cluster_id, node_id=broker.node_id, directory_id=own_id)
-        files[PurePath(broker.directory, checkpoints.META_PROPERTIES)] = checkpoints.encode_meta_properties(properties)
+        files[PurePath(broker.directory, name)] = checkpoints.encode_meta_properties(properties)
     return files
 
 

@@ -60,7 +60,7 @@ def overall_notes(topics: Sequence[TopicPlan], options: Options, source_cluster_
             f"the recovered cluster takes the archive over from cluster {source_cluster_id} when everything is verified, before a broker "
             "can start on it; agents of the old cluster archive nothing from then on. Stop them before"
         )
-    elif options.cluster is not None and options.cluster_id != source_cluster_id:
+    elif options.cluster is not None and options.cluster_id != source_cluster_id and not options.running:
         yield (
             f"the bucket remains the archive of cluster {source_cluster_id}, the recovered cluster needs another one for its own; with "
             "--take-over it archives on in this one, and the old cluster cannot any more"

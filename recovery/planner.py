@@ -209,7 +209,8 @@ def _check_options(options: Options, found: Sequence[ArchivedTopic]) -> None:
         )
     _check_renames(options, {topic.manifest.topic for topic in found})
     check_brokers(options.brokers)
-    if options.brokers and options.cluster is None:
+    _check_running(options)
+    if options.brokers and options.cluster is None and not options.running:
         raise UsageError("several brokers are for a recovery of the whole cluster: only a snapshot says how many replicas a topic had")
     if not 0 <= options.node_id <= NODE_ID_MAX:
         raise UsageError(f"not a node id: {options.node_id}")
@@ -227,6 +228,25 @@ def _check_mode(options: Options) -> None:
         raise UsageError(f"a log that ends before its archive is for a full recovery: in mode {options.mode} a gateway serves the archive")
     if options.renames:
         raise UsageError(f"another name is for a full recovery: in mode {options.mode} a gateway serves the archive by the topic's own")
+
+
+def _check_running(options: Options) -> None:
+    """What has no meaning where a cluster runs already."""
+    if not options.running:
+        return
+    if options.take_over:
+        raise UsageError(
+            "--take-over is for a cluster that begins with the archive; a running one has an archive of its own, or none: its topics are "
+            "archived again under their new ids"
+        )
+    if options.mode != "full":
+        raise UsageError(
+            f"mode {options.mode} leaves records to a gateway, which serves them by the old topic ids; a running cluster gives new ones"
+        )
+    if options.cluster_id is not None or options.kafka_release is not None:
+        raise UsageError("cluster id and Kafka release are the running cluster's own: leave out --cluster-id and --kafka-release")
+    if options.node_id != 1 and not options.brokers:
+        raise UsageError("--node-id is the first of --brokers N: a running cluster has brokers of its own")
 
 
 def _check_renames(options: Options, found: Collection[str]) -> None:

@@ -62,6 +62,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     unlisted_topics  with topics that this snapshot does not have
     brokers          that it comes back on; none: on one, `node_id`
     take_over        the recovered cluster gets the archive, and the old one loses it
+    running          the topics come back in a cluster that runs, and whose brokers those are
     """
 
     partitions: int | None = None
@@ -85,6 +86,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     kafka_release: str | None = None
     take_over: bool = False
     brokers: tuple[TargetBroker, ...] = ()
+    running: bool = False
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -160,6 +162,20 @@ class OffsetAhead(msgspec.Struct, frozen=True, kw_only=True):
     partition: int
     offset: int
     log_end: int
+
+
+class GroupCommit(msgspec.Struct, frozen=True, kw_only=True):
+    """A group's committed offset as the archive has it, with the text that the group gave."""
+
+    group: str
+    topic: str
+    partition: int
+    offset: int
+    metadata: str = ""
+
+    def __post_init__(self) -> None:
+        if self.partition < 0 or not 0 <= self.offset <= OFFSET_MAX + 1:
+            raise ValueError(f"a committed offset of {self.offset} in partition {self.partition}")
 
 
 class OffsetGap(NamedTuple):
@@ -359,6 +375,22 @@ class ClusterPlan(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"producer id {self.next_producer_id}")
 
 
+class RunningPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a recovery into a running cluster has beside its topics.
+
+    present  of those, the topics that the cluster has already, and that are empty
+    kept     topics that were requested and stay as the cluster has them: they are not lost, or its own affair
+    commits  what groups had committed of the topics; `finish` gives it to the cluster, clamped to the logs' ends
+    grown    the brokers that each partition is to be on in the end, by TOPIC, in order of partitions; a topic of which nobody knows how
+             many replicas it had is not there
+    """
+
+    present: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+    commits: tuple[GroupCommit, ...] = ()
+    grown: dict[str, tuple[tuple[int, ...], ...]] = {}
+
+
 class Forecast(msgspec.Struct, frozen=True):
     """What applying a plan will take.
 
@@ -393,6 +425,7 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
     cut       where each log ends, and what was brought to it; None in a plan that has not been settled
     forecast  room and time, for people; None where nobody has measured
     unplanned_heads  keys of those that were there and of which nothing comes back; of a plan that takes the archive over alone
+    running   the plan is of a recovery into a running cluster; a topic that is still to be created there has the id ""
     """
 
     format: tuple[int, int] = FORMAT
@@ -414,6 +447,7 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
     forecast: Forecast | None = None
     brokers: tuple[TargetBroker, ...] = ()
     unplanned_heads: tuple[str, ...] = ()
+    running: RunningPlan | None = None
 
     @property
     def targets(self) -> tuple[TargetBroker, ...]:

@@ -21,7 +21,7 @@ class TopicReport(msgspec.Struct, frozen=True, kw_only=True):
 class RecoveryReport(msgspec.Struct, frozen=True, kw_only=True):
     """What lies in the directory now, and what the plan `left_out`. again: it had been finished before, and nothing was done. kafka: which
     releases start on it, in words. brokers: several, each with its directory below `into`. taken_over: the bucket is the recovered
-    cluster's"""
+    cluster's. running: it is to be placed in the directories of a running cluster's brokers"""
 
     recovery_id: str
     into: str
@@ -38,6 +38,7 @@ class RecoveryReport(msgspec.Struct, frozen=True, kw_only=True):
     kafka: str = ""
     taken_over: bool = False
     brokers: tuple[TargetBroker, ...] = ()
+    running: bool = False
 
     @property
     def records(self) -> int:
@@ -67,6 +68,7 @@ def report_of(into: Path, mark: Mark, *, resumed: bool, again: bool) -> Recovery
         kafka=str(starting_releases(features_of(plan))),
         taken_over=plan.request.options.take_over,
         brokers=plan.brokers,
+        running=plan.running is not None,
     )
 
 

@@ -1,6 +1,7 @@
 """A recovery from beginning to end: begun once, resumed after any interruption, reported."""
 
 import socket
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,17 +41,20 @@ MILESTONES = (
     "recover.identity",
     "recover.finished",
 )
-"""The milestones of a recovery, in order."""
+"""The milestones of a recovery, in order; one into a running cluster has "recover.created" before it is recorded."""
+
+CreateTopics = Callable[[RecoveryPlan], RecoveryPlan]
+"""Creates the topics of a plan in the running cluster, and returns the plan with their ids."""
 
 WORKERS = 4  # downloads at a time; each holds runs.PIECE_BYTES
 
 _log = structlog.get_logger()
 
 
-def begun_take_over(into: Path, request: Request) -> RecoveryPlan | None:
-    """The plan of the recovery that was begun in `into` by this `request`, when it takes the archive over: the archive may be the recovered
-    cluster's by now, so no other plan is the same. None: there is none."""
-    mark = read_mark(into) if request.options.take_over else None
+def begun_plan(into: Path, request: Request) -> RecoveryPlan | None:
+    """The plan of the recovery that was begun in `into` by this `request`, when no other plan is the same by now: the archive may be the
+    recovered cluster's, and its topics in the running cluster. None: there is none."""
+    mark = read_mark(into) if request.options.take_over or request.options.running else None
     return mark.plan if mark is not None and mark.plan.request == request else None
 
 
@@ -66,6 +70,7 @@ def apply(
     skip_damaged: bool = False,
     recorded: bool = True,
     unchanged: bool = False,
+    create: CreateTopics | None = None,
 ) -> RecoveryReport:
     """Make `into` a log directory with everything in `plan`, on which a broker can be started.
 
@@ -76,6 +81,7 @@ def apply(
     skip_damaged  what is missing or damaged in the bucket is left out, and the plan in the directory says so from then on
     recorded      the bucket says that this plan is applied here, and to no other directory
     unchanged     begin only while the archive is as it was planned from, and go on only with that very plan
+    create        of a recovery into a running cluster: creates its topics there
 
     Raises UsageError when the plan has problems, was applied elsewhere, or the directory holds something; ForeignOwner when
     it holds another recovery; DiskFull and TransientError when the same call may succeed later; VerificationFailed when
@@ -87,7 +93,7 @@ def apply(
         mark = read_mark(into)
         resumed = mark is not None
         if mark is None:
-            mark = _begin(plan, into, store, clock, control, skip_damaged=skip_damaged, recorded=recorded, unchanged=unchanged)
+            mark = _begin(plan, into, store, clock, control, create, skip_damaged=skip_damaged, recorded=recorded, unchanged=unchanged)
         check_same(into, mark, plan, exact=unchanged)
         milestones.reached("recover.marked")
         again = is_finished(into, mark)
@@ -112,6 +118,7 @@ def _begin(
     store: ObjectStore,
     clock: Clock,
     control: ControlLog | None,
+    create: CreateTopics | None,
     *,
     skip_damaged: bool,
     recorded: bool,
@@ -131,6 +138,11 @@ def _begin(
     if plan.holes:
         plan = settled(without(plan, plan.holes), ManifestRepository(store), lambda _: (), clock.now_ms())
     snapshot = None if plan.cluster is None else fetch_snapshot(plan.cluster, store)  # before anything is begun: it may have expired
+    if plan.running is not None:
+        if create is None:
+            raise UsageError("a recovery into a running cluster needs its brokers: --bootstrap-servers, or log.bootstrap_servers")
+        plan = check_plan(create(plan))
+        milestones.reached("recover.created")
     directory_id, started_ms = new_kafka_id(), clock.now_ms()
     if recorded:
         directory_id = record_target(store, plan, into, directory_id, host=socket.gethostname(), started_ms=started_ms)

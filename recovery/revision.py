@@ -21,6 +21,7 @@ from recovery.plan_notes import notes_of
 from recovery.planner import plan_partition, policy_of
 from recovery.recovery_plan import LostRun, PartitionPlan, Place, RecoveryPlan, TopicPlan, check_partition, check_plan
 from recovery.requested_ends import find_end
+from recovery.topic_roles import is_brokers_own
 
 REVISIONS_MAX = 8  # of one plan at a time, because the archive has replaced runs of it meanwhile
 
@@ -177,6 +178,8 @@ def _other_topics(manifests: ManifestRepository, plan: RecoveryPlan) -> Iterator
     left_out = {text.partition(": ")[0] for text in plan.left_out}
     for each in (*named.values(), *matching):
         topic_id = planned.get(each.topic)
+        if plan.running is not None and (each.topic in plan.running.kept or is_brokers_own(each.topic)):
+            continue
         if topic_id is None and each.topic not in left_out and (options.cluster is None or options.unlisted_topics):
             yield f"{each.topic} is in the archive, and is not planned"
         elif topic_id not in (None, each.topic_id) and options.cluster is None:

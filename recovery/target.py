@@ -26,7 +26,8 @@ _SNAPSHOT = ".headwater-recovery-cluster-{}"
 _BESIDE = re.compile("|".join(re.escape(each).replace(r"\{\}", "[0-9a-z.]+") for each in (_PLAN, _SNAPSHOT)))  # the mark: what it names
 _SHOWN = 5
 _BYTES_MAX = 1 << 30  # of a plan as JSON: some 1.4 million entries, and 5 GiB of memory to read it back
-_TRACES = (".lock", ".kafka_cleanshutdown", "recovery-point-offset-checkpoint", "__cluster_metadata-0")  # nothing of ours
+PLACED = ".headwater-placed.json"  # of what goes into a running broker's directories: it is on its way there
+_TRACES = (".lock", ".kafka_cleanshutdown", "recovery-point-offset-checkpoint", "__cluster_metadata-0", PLACED)
 
 
 class _Document(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +36,7 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True):
     plan_digest  of the plan's JSON, which lies compressed in a file beside it, named by the digest
     put_back_ms  when what the recovery held back was put back; None: it was not, or not of every topic
     put_back     topics of which it was, while there are others
+    handed_over_ms  when a running cluster was given what the recovery has beside topics; None: not all of it
     plan         where earlier versions kept it
     """
 
@@ -45,10 +47,11 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True):
     finished_ms: int | None = None
     put_back_ms: int | None = None
     put_back: tuple[str, ...] = ()
+    handed_over_ms: int | None = None
     plan: RecoveryPlan | None = None
 
     def __post_init__(self) -> None:
-        if min(self.started_ms, self.finished_ms or 0, self.put_back_ms or 0) < 0:
+        if min(self.started_ms, self.finished_ms or 0, self.put_back_ms or 0, self.handed_over_ms or 0) < 0:
             raise ValueError(f"started at {self.started_ms} ms, finished at {self.finished_ms}, put back at {self.put_back_ms}")
 
 
@@ -63,6 +66,7 @@ class Mark:
     finished_ms: int | None = None
     put_back_ms: int | None = None
     put_back: tuple[str, ...] = ()
+    handed_over_ms: int | None = None
 
 
 @contextmanager
@@ -105,7 +109,8 @@ def read_mark(into: Path) -> Mark | None:
     found = unseal(raw, _Document, str(path), lambda document: document.plan is None or check_plan(document.plan))
     plan = found.plan or _read_plan(into, found.plan_digest)
     digest = found.plan_digest if found.plan is None else ""
-    return Mark(plan, digest, found.directory_id, found.started_ms, found.finished_ms, found.put_back_ms, found.put_back)
+    times = found.started_ms, found.finished_ms, found.put_back_ms
+    return Mark(plan, digest, found.directory_id, *times, found.put_back, found.handed_over_ms)
 
 
 def write_mark(into: Path, mark: Mark) -> Mark:
@@ -122,6 +127,7 @@ def write_mark(into: Path, mark: Mark) -> Mark:
         finished_ms=mark.finished_ms,
         put_back_ms=mark.put_back_ms,
         put_back=mark.put_back,
+        handed_over_ms=mark.handed_over_ms,
     )
     publish(into / MARK, seal(document))
     with disk_errors(into):

@@ -12,6 +12,11 @@ _COORDINATORS = {
 _CONNECT = re.compile(r"(.*[-._])?connect[-._](configs?|offsets?|status(es)?|storage)", re.IGNORECASE)
 
 
+def is_brokers_own(topic: str) -> bool:
+    """Whether brokers make this topic for themselves, and keep in it what is about their own cluster."""
+    return topic in _COORDINATORS
+
+
 def role_of(topic: str) -> str | None:
     """Whose state a topic probably is, by its name; None for what is nobody's."""
     if topic in _COORDINATORS:

@@ -1,4 +1,4 @@
-"""`headwater recover plan|apply|status`."""
+"""`headwater recover plan|apply|place|finish|status`."""
 
 import functools
 import re
@@ -20,7 +20,8 @@ from headwater_core.partition import check_topic_name, parse_incarnation
 if TYPE_CHECKING:
     from headwater.config import Config
     from headwater_core.control.control_log import ControlLog
-    from recovery import RecoveryPlan, RecoveryReport
+    from recovery import RecoveryPlan, RecoveryReport, RecoveryStatus
+    from recovery.partition_swap import PlacedNode
     from recovery.recovery_plan import TargetBroker
 
 COMMANDLINE = ParameterSource.COMMANDLINE
@@ -61,6 +62,7 @@ def recover() -> None:
     """Rebuild a broker's log directory from the bucket alone.
 
     `plan` shows what a recovery would do, `apply` does it, `status` shows its progress and what is held back, `finish` puts that back.
+    With --running topics come back in a cluster that runs; there `place` moves what was recovered into the brokers' log directories.
 
     \b
     Example:
@@ -79,6 +81,41 @@ def _take_over(verb: Callable[..., None]) -> Callable[..., None]:
     )(verb)
 
 
+def _in_running(verb: Callable[..., None]) -> Callable[..., None]:
+    """Give `verb` the options of a recovery into a running cluster."""
+
+    @click.option(
+        "--running",
+        is_flag=True,
+        help="Recover into a running cluster that has to be kept; a new one gets more back. `apply` creates the topics, with new ids and "
+        "one replica; `place` moves the records into the brokers' log directories, each broker stopped once; `finish` gives offsets, ACLs "
+        "and quotas. Users with SCRAM passwords are left out.",
+    )
+    @click.option(
+        "--bootstrap-servers",
+        metavar="HOST:PORT[,HOST:PORT]",
+        help="Brokers of the running cluster.  [default: log.bootstrap_servers]",
+    )
+    @functools.wraps(verb)
+    def with_running(running: bool, bootstrap_servers: str | None, asked: dict[str, Any], **rest: Any) -> None:
+        if bootstrap_servers is not None and not running:
+            raise UsageError("--bootstrap-servers is for --running: any other recovery needs the bucket alone")
+        verb(asked=asked | {"running": running, "bootstrap_servers": bootstrap_servers}, **rest)
+
+    return with_running
+
+
+def _onto_brokers(verb: Callable[..., None]) -> Callable[..., None]:
+    """Give `verb` the option that names several brokers."""
+    return click.option(
+        "--brokers",
+        metavar="N|FILE",
+        help="Recover onto several brokers, each with a directory below --into: N of them, with ids from --node-id on, or those of a TOML "
+        "FILE with a table [[broker]] (id, directory, rack) for each. New places for replicas. With --running: onto these of its brokers."
+        "  [default: one broker; with --running: all]",
+    )(verb)
+
+
 def what_to_recover(verb: Callable[..., None]) -> Callable[..., None]:
     """Give `verb` the arguments that make up a recovery plan of topics."""
 
@@ -87,6 +124,7 @@ def what_to_recover(verb: Callable[..., None]) -> Callable[..., None]:
         "--all", "everything", is_flag=True, help="All topics in the bucket, internal ones too, without damaged ones (then exit code 3)."
     )
     @_take_over
+    @_onto_brokers
     @click.option(
         "--as",
         "renames",
@@ -95,9 +133,16 @@ def what_to_recover(verb: Callable[..., None]) -> Callable[..., None]:
         help="Recover the topic under another name, with a new id. Without TOPIC: the only topic. May be repeated.",
     )
     @_how_to_recover
+    @_in_running
     @functools.wraps(verb)
     def with_topics(
-        topics: Sequence[str], everything: bool, take_over: bool, renames: Sequence[str], asked: dict[str, Any], **rest: Any
+        topics: Sequence[str],
+        everything: bool,
+        take_over: bool,
+        brokers: str | None,
+        renames: Sequence[str],
+        asked: dict[str, Any],
+        **rest: Any,
     ) -> None:
         from manifests.setting_list import check_pattern
         from recovery import is_pattern
@@ -108,7 +153,7 @@ def what_to_recover(verb: Callable[..., None]) -> Callable[..., None]:
             check_pattern(topic) if is_pattern(topic) else parse_incarnation(topic)
         if take_over and not everything:
             raise UsageError("--take-over is for all topics: add --all, or recover the cluster")
-        asked = asked | {"renames": _renames(renames, topics), "take_over": take_over}
+        asked = asked | {"renames": _renames(renames, topics), "take_over": take_over, "brokers": _brokers(brokers, asked["node_id"])}
         verb(names=None if everything else tuple(topics), asked=asked, **rest)
 
     return with_topics
@@ -134,14 +179,10 @@ def _which_cluster(verb: Callable[..., None]) -> Callable[..., None]:
         metavar="X.Y",
         help="Kafka release that will start on it. Refuse when it does not, naming those that do.  [default: any that does]",
     )
-    @click.option(
-        "--brokers",
-        metavar="N|FILE",
-        help="Recover onto several brokers, each with a directory below --into: N of them, with ids from --node-id on, or those of a TOML "
-        "FILE with a table [[broker]] (id, directory, rack) for each. New places for replicas.  [default: one broker]",
-    )
+    @_onto_brokers
     @_take_over
     @_how_to_recover
+    @_in_running
     @functools.wraps(verb)
     def with_cluster(
         at: str,
@@ -363,6 +404,11 @@ def _how_to_apply(verb: Callable[..., None]) -> Callable[..., None]:
     help="Apply this plan, made by `headwater recover plan topic … -o json`, unless the archive has changed since.",
 )
 @into_option
+@click.option(
+    "--bootstrap-servers",
+    metavar="HOST:PORT[,HOST:PORT]",
+    help="Brokers of the running cluster that the plan is for.  [default: log.bootstrap_servers]",
+)
 @_how_to_apply
 @format_option
 @configured
@@ -372,6 +418,7 @@ def apply(
     config: "Config",
     plan_file: Path | None,
     into: Path | None,
+    bootstrap_servers: str | None,
     skip_damaged: bool,
     unrecorded: bool,
     form: str,
@@ -399,7 +446,8 @@ def apply(
         raise UsageError(f"{plan_file}: {error.strerror}") from error
     if raw.lstrip()[:1] != b"{":
         raise UsageError(f"{plan_file} is no plan; `headwater recover plan topic … -o json` prints one")
-    _apply(config, decode_plan(raw, str(plan_file)), into, form, skip_damaged=skip_damaged, unrecorded=unrecorded, unchanged=True)
+    made = decode_plan(raw, str(plan_file))
+    _apply(config, made, into, form, bootstrap_servers, skip_damaged=skip_damaged, unrecorded=unrecorded, unchanged=True)
 
 
 @apply.command("topic")
@@ -497,7 +545,7 @@ def _plan_and_apply(
         _say_forecast(made)
         _conclude(made, into)
         return
-    _apply(config, made, into, form, skip_damaged=skip_damaged, unrecorded=unrecorded)
+    _apply(config, made, into, form, asked["bootstrap_servers"], skip_damaged=skip_damaged, unrecorded=unrecorded)
 
 
 @recover.command()
@@ -523,7 +571,9 @@ def status(into: Path | None, form: str) -> None:
         raise NotFound(f"no recovery was started in {into}")
     state = "damaged" if found.problem else "unfinished" if found.finished_ms is None else "finished"
     held = recovery.held_of(into)
+    placed = recovery.placed_in(into)
     row = msgspec.to_builtins(found) | {"state": state, "held": msgspec.to_builtins(held), "held_settings": len(held)}
+    row |= {"placed": msgspec.to_builtins(placed)}
     columns = (
         Column("recovery_id", "recovery"),
         Column("state", "state"),
@@ -537,8 +587,23 @@ def status(into: Path | None, form: str) -> None:
     if form == "table":
         for each in held:
             say(f"held back: {each.topic} {each.name}, {_held_text(each.value)}; it has {_held_text(each.recovered)}")
+        _say_placed(found, placed)
     if found.problem:
         raise VerificationFailed(found.problem)
+
+
+def _say_placed(found: "RecoveryStatus", placed: "Sequence[PlacedNode]") -> None:
+    """What of a recovery into a running cluster is left to do, as far as this directory knows."""
+    from headwater.running_recovery import placed_rows
+
+    known = {each.node_id for each in placed}
+    for row in placed_rows(placed):
+        say(f"broker {row['node_id']}: {row['partitions']} partitions, {row['state']}, in {row['log_dirs']}")
+    for node_id in found.brokers if found.running else ():
+        if node_id not in known:
+            say(f"broker {node_id}: not placed, or from a copy of this directory; `headwater recover place` does it")
+    if found.running and found.handed_over_ms is None:
+        say("offsets, ACLs, quotas and settings: not given to the cluster, or not all of them; `headwater recover finish` does it")
 
 
 def _held_text(value: str | None) -> str:
@@ -558,8 +623,11 @@ def _held_text(value: str | None) -> str:
 def finish(config: "Config", into: Path | None, bootstrap_servers: str | None, unchecked: bool, form: str) -> None:
     """Put back the retention that a recovery held back.
 
-    For the running recovered cluster. The logs of a topic must begin and end as they were recovered, else it waits; the other topics do
-    not wait for it. A setting that was changed since stays. Connects as log.client_properties says. May be repeated.
+    For the running recovered cluster. After a recovery with --running it also gives the cluster committed offsets and, where the whole
+    cluster was recovered, ACLs, quotas and settings, each where it has nothing of the kind; what it has stays, and is listed.
+
+    The logs of a topic must begin and end as they were recovered, else it waits; the other topics do not wait for it. A setting that was
+    changed since stays. Connects as log.client_properties says. May be repeated.
     The bucket records it: until then a recovery of the recovered cluster holds the same settings back.
 
     \b
@@ -569,27 +637,29 @@ def finish(config: "Config", into: Path | None, bootstrap_servers: str | None, u
     \b
     Exit codes:
       0  what was held back is put back
-      3  some topics are not as they were recovered; nothing was put back there
+      3  some topics are not as they were recovered, nothing was put back there;
+         or not everything was given to the running cluster
       4  not one topic is as it was recovered; nothing was put back
       7  the brokers are of another cluster
     """
     import recovery
-    from headwater.broker.broker_connection import BrokerAddress
-    from headwater.broker.client_properties import load_client_properties
-    from headwater.broker.cluster_admin import KafkaAdmin
+    from headwater.running_recovery import check_handed, running_cluster, say_handed, write_reassignment
     from headwater.wiring import open_bucket
     from headwater_core.clock import SystemClock
 
     if into is None:
         raise UsageError("--into DIR is needed")
-    servers = config.log.bootstrap_servers if bootstrap_servers is None else tuple(filter(None, bootstrap_servers.split(",")))
-    addresses = [BrokerAddress.parse(each) for each in servers]
-    with KafkaAdmin(addresses, load_client_properties(config.log.client_properties)) as cluster:
+    running = recovery.running_plan(into)
+    with running_cluster(config, bootstrap_servers) as cluster:
+        handed = None if running is None else recovery.hand_over(into, cluster, SystemClock(), checked=not unchecked)
         done = recovery.finish(into, cluster, SystemClock(), checked=not unchecked, store=open_bucket(config).store)
     columns = (Column("topic", "topic"), Column("name", "setting"), Column("value", "value"), Column("state", "state"))
     states = (("put back", done.put_back), ("changed since, stays", done.changed), ("held back", done.left))
     rows = [{"topic": each.topic, "name": each.name, "value": each.value, "state": state} for state, some in states for each in some]
-    emit(form, columns, rows)
+    shown = rows
+    if running is not None:
+        say_handed(handed, form, shown)
+    emit(form, columns, shown)
     if done.left:
         say("note: settings of remote storage are held back: give them to the topics yourself once brokers have a remote tier")
     say(f"{len(done.put_back)} settings are put back" + (", and were before: nothing was done" if done.again else ""))
@@ -601,21 +671,80 @@ def finish(config: "Config", into: Path | None, bootstrap_servers: str | None, u
         raise Partial(
             f"{len(done.unlike)} topics are not as they were recovered: nothing was put back there; --unchecked does it all the same"
         )
+    if running is not None:
+        write_reassignment(into, running)
+        check_handed(handed)
+
+
+@recover.command()
+@click.option("--into", type=click.Path(path_type=Path), metavar="DIR", help="The directory of the recovery.")
+@click.option(
+    "--log-dir",
+    "log_dirs",
+    metavar="[NODE=]DIR",
+    multiple=True,
+    help="A log directory of the stopped broker, of those that its log.dirs names; repeat it for each of them. NODE: refuse it unless it "
+    "belongs to this broker. Without this option everything is prepared that can be while the brokers run.",
+)
+@format_option
+def place(into: Path | None, log_dirs: Sequence[str], form: str) -> None:
+    """Move recovered partitions into a stopped broker's log directories.
+
+    For a recovery with --running, once for each broker, on its own host. The broker must be stopped, best cleanly (SIGTERM), and cannot
+    start meanwhile. Looks at everything before it changes anything: a partition that holds records, or belongs to another topic, is not
+    replaced. What is on the file system of the log directories is moved, else it is copied. After an interruption, run the same command
+    again before the broker starts.
+
+    Reads everything once, and sets leader epochs to 0 in every batch. That takes longest; without --log-dir it is done alone, before the
+    brokers are stopped.
+
+    \b
+    Example:
+      headwater recover place --into staging --log-dir 1=/var/lib/kafka
+
+    \b
+    Exit codes:
+      0  everything of these brokers is in place
+      4  what was recovered, or what is in the log directories, is not as it
+         should be; nothing was changed
+      7  a broker runs there, or the directories are another broker's
+    """
+    import msgspec
+
+    from headwater.running_recovery import PLACED, named_log_dirs, placed_rows
+    from headwater_core.clock import SystemClock
+    from recovery import partition_swap
+
+    if into is None:
+        raise UsageError("--into DIR is needed")
+    clock = SystemClock()
+    placed = partition_swap.place(into, named_log_dirs(log_dirs), clock) if log_dirs else partition_swap.prepare(into, clock)
+    emit(form, PLACED, list(placed_rows(placed)) if form == "table" else [msgspec.to_builtins(each) for each in placed])
+    for each in placed if log_dirs else ():
+        say(f"next: start broker {each.node_id}; once all are placed, `headwater recover finish --into {into}`")
 
 
 def _plan(config: "Config", names: tuple[str, ...] | None, asked: dict[str, Any], into: Path | None = None) -> "RecoveryPlan":
-    """into: where a recovery that takes the archive over may have begun; its own plan is carried out then"""
+    """into: where a recovery may have begun of which no other plan is the same by now; its own plan is carried out then"""
     import recovery
+    from headwater.running_recovery import running_cluster
     from headwater.wiring import open_bucket
 
     manifests = open_bucket(config).manifests
+    bootstrap_servers = asked["bootstrap_servers"]
+    asked = {name: value for name, value in asked.items() if name != "bootstrap_servers"}
     if asked.get("cluster", "latest") != "latest":
         from headwater.cluster_view import snapshot_at
 
         asked = asked | {"cluster": str(snapshot_at(manifests, asked["cluster"]).number)}
     options = recovery.Options(**asked)
-    begun = None if into is None else recovery.begun_take_over(into, recovery.request_of(names, options))
-    return begun or recovery.plan(manifests, names, options)
+    begun = None if into is None else recovery.begun_plan(into, recovery.request_of(names, options))
+    if begun is not None:
+        return begun
+    if not options.running:
+        return recovery.plan(manifests, names, options)
+    with running_cluster(config, bootstrap_servers) as cluster:
+        return recovery.plan(manifests, names, options, running=cluster)
 
 
 def _with_forecast(config: "Config", made: "RecoveryPlan", into: Path | None) -> "RecoveryPlan":
@@ -641,7 +770,8 @@ def _say_forecast(made: "RecoveryPlan") -> None:
         if found.seconds is not None and found.bytes_per_s is not None:
             rate = f"{size_text(round(found.bytes_per_s))}/s each, as just measured with one"
             say(f"time: about {duration_text(found.seconds)} to download and verify, {WORKERS} downloads at a time of {rate}")
-    say(f"brokers: Kafka {starting_releases(features_of(made))} starts on it")
+    if made.running is None:
+        say(f"brokers: Kafka {starting_releases(features_of(made))} starts on it")
 
 
 def _conclude(made: "RecoveryPlan", into: Path | None) -> None:
@@ -712,12 +842,22 @@ def _planned_brokers(made: "RecoveryPlan") -> Iterator[dict[str, Any]]:
 
 
 def _apply(
-    config: "Config", made: "RecoveryPlan", into: Path, form: str, *, skip_damaged: bool, unrecorded: bool, unchanged: bool = False
+    config: "Config",
+    made: "RecoveryPlan",
+    into: Path,
+    form: str,
+    bootstrap_servers: str | None,
+    *,
+    skip_damaged: bool,
+    unrecorded: bool,
+    unchanged: bool = False,
 ) -> None:
+    """bootstrap_servers: of the running cluster, for a plan that has one"""
     import msgspec
 
     import recovery
     from headwater.operation_report import reported
+    from headwater.running_recovery import topic_creator
     from headwater.wiring import open_bucket
 
     arguments = {"topics": sorted({each.topic for each in made.topics}), "into": str(into)}
@@ -732,6 +872,7 @@ def _apply(
                 skip_damaged=skip_damaged,
                 recorded=not unrecorded,
                 unchanged=unchanged,
+                create=topic_creator(config, made, bootstrap_servers),
             )
         operation.results = {"topics": len(done.topics), "records": done.records, "size_bytes": done.size_bytes}
         if form == "table":
@@ -750,6 +891,11 @@ def _apply(
 
 
 def _say_what_next(done: "RecoveryReport") -> None:
+    if done.running:
+        from headwater.running_recovery import say_what_to_place
+
+        say_what_to_place(done)
+        return
     if done.brokers:
         _say_brokers(done)
     else:

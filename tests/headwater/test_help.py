@@ -17,6 +17,7 @@ NOT_RUN = {
     "headwater config reload",
     "headwater operations",
     "headwater recover finish",
+    "headwater recover place",
 }  # they serve until they are stopped, or ask one that does
 WIDTH = 80
 

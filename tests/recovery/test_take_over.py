@@ -146,7 +146,7 @@ def test_interrupted_at_any_write_it_goes_on_and_what_was_given_stays_given_once
         except TransientError:
             failures += 1
             assert not (tmp_path / "log" / "meta.properties").exists()
-            begun = recovery.begun_take_over(tmp_path / "log", plan.request)
+            begun = recovery.begun_plan(tmp_path / "log", plan.request)
             assert begun is not None
             assert begun.recovery_id == plan.recovery_id
     assert failures >= (2 if lost else 5)  # heads, and then the rest: side by side, so that many are written before the first error counts

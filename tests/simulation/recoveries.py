@@ -263,7 +263,7 @@ class Recoverer:
         world, store = self._world, PausingStore(self._beside, self._store)
         into = self._world.root / "recovered" / f"taken {self._number}"
         try:
-            plan = recovery.begun_take_over(into, recovery.request_of(None, _TAKE_OVER))
+            plan = recovery.begun_plan(into, recovery.request_of(None, _TAKE_OVER))
             plan = plan or recovery.plan(ManifestRepository(store), None, _TAKE_OVER, clock=world.clock)
             recovery.apply(plan, into, store, clock=world.clock, workers=1, recorded=False)
         except TransientError:

@@ -1,0 +1,88 @@
+"""The command line of a recovery into a running cluster, without one. With one: tests/peers/test_running_cluster.py."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import recovery
+from headwater import cli
+from headwater.running_recovery import REASSIGNMENT, check_handed, named_log_dirs, say_handed, write_reassignment
+from headwater_core.errors import Partial
+from manifests.repository import ManifestRepository
+from recovery.given_state import Handed
+from recovery.partition_swap import NamedLogDir
+from recovery.topic_creation import with_created_topics
+from tests.recovery.running import Running
+from tests.recovery.test_cluster_state import Kitchen, replicated
+from tests.recovery.written_archive import Archive, plain
+
+
+def test_log_directories_are_named_with_their_broker_or_without() -> None:
+    assert named_log_dirs(["/a", "3=/b=c"]) == [NamedLogDir(Path("/a")), NamedLogDir(Path("/b=c"), 3)]
+
+
+def test_what_stays_or_failed_is_a_partial_success() -> None:
+    check_handed(None)
+    check_handed([Handed("acl", "a", "", "given"), Handed("acl", "b", "", "there")])
+    with pytest.raises(Partial, match=r"1 are as the running cluster has them.*1 were not given: run the same command again"):
+        check_handed([Handed("acl", "a", "", "stays"), Handed("acl", "b", "", "failed", "no")])
+
+
+def test_rows_of_programs_have_both_kinds(capsys: pytest.CaptureFixture[str]) -> None:
+    rows: list[dict[str, Any]] = [{"topic": "orders"}]
+    say_handed([Handed("acl", "a", "", "given")], "json", rows)
+    assert [each.get("kind") for each in rows] == [None, "acl"]
+    assert "1 of 1 offsets, ACLs, quotas and settings are given" in capsys.readouterr().err
+
+
+def test_other_replicas_come_back_by_a_file_for_kafkas_own_tool(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kitchen, cluster = Kitchen(topics=replicated(Kitchen().state, 2)), Running(nodes={1: None, 2: None})
+    plan = recovery.plan(kitchen.repository, None, recovery.Options(cluster="latest", running=True), running=cluster)
+    write_reassignment(tmp_path, plan)
+    assert {len(each["replicas"]) for each in json.loads((tmp_path / REASSIGNMENT).read_text())["partitions"]} == {2}
+    assert "kafka-reassign-partitions.sh" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["recover", "plan", "topic", "orders", "--bootstrap-servers", "localhost:9"], "--bootstrap-servers is for --running"),
+        (["recover", "plan", "topic", "orders", "--running"], "no broker is given: --bootstrap-servers, or log.bootstrap_servers"),
+        (["recover", "apply", "topic", "orders", "--running", "--into", "x", "--bootstrap-servers", "nobody"], "is not host:port"),
+        (["recover", "plan", "topic", "orders", "--brokers", "2"], "several brokers are for a recovery of the whole cluster"),
+        (["recover", "place"], "--into DIR is needed"),
+        (["recover", "place", "--into", "x"], "no recovery was started in x"),
+        (["recover", "place", "--into", "x", "--log-dir", "y"], "no recovery was started in x"),
+    ],
+)
+def test_what_is_missing_is_said(arguments: list[str], text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    archive = Archive()
+    archive.topic("orders", [plain(0)])
+    bucket = tmp_path / "bucket"
+    for info in archive.store.list(""):
+        path = bucket / info.key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(archive.store.get(info.key)[0])
+    options = [] if "place" in arguments else ["--store", f"file://{bucket}", "--data-dir", str(tmp_path / "state")]
+    assert cli.run([*arguments, *options]) in (2, 6)
+    assert text in capsys.readouterr().err
+
+
+def test_status_says_what_is_left_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    archive, cluster = Archive(), Running(nodes={1: None, 2: None})
+    archive.topic("orders", [plain(0)], **{"retention.ms": "600"})
+    plan = recovery.plan(ManifestRepository(archive.store), None, recovery.Options(running=True), running=cluster)
+    recovery.apply(plan, tmp_path / "staging", archive.store, create=lambda made: with_created_topics(made, cluster))
+    assert cli.run(["recover", "status", "--into", str(tmp_path / "staging")]) == 0
+    said = capsys.readouterr().err
+    assert "held back: orders retention.ms, 600; it has -1" in said
+    assert "broker 1: not placed" in said
+    assert "not given to the cluster" in said
+    log_dir = cluster.make_directories(tmp_path / "log")
+    assert cli.run(["recover", "place", "--into", str(tmp_path / "staging"), "--log-dir", f"1={log_dir}"]) == 0
+    assert cli.run(["recover", "status", "--into", str(tmp_path / "staging"), "-o", "jsonl"]) == 0
+    row = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert [each["node_id"] for each in row["placed"]] == [1]
+    assert (row["running"], row["handed_over_ms"]) == (True, None)

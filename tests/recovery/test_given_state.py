@@ -1,0 +1,229 @@
+"""What a running cluster is given beside topics, and what stays as it has it."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import recovery
+from headwater_core.errors import ForeignOwner, NotFound, TransientError, UsageError, VerificationFailed
+from headwater_core.segments.metadata.record_schemas import ACL
+from manifests.repository import ManifestRepository
+from recovery.given_state import (
+    CommittedPlace,
+    Handed,
+    QuotaEntity,
+    acls_of,
+    acls_to_create,
+    clamped_commits,
+    commits_to_make,
+    hand_over,
+    quotas_of,
+    quotas_to_set,
+    reassignment,
+    settings_of,
+    settings_to_set,
+)
+from recovery.held_settings import LogBounds
+from recovery.recovery_plan import GroupCommit
+from recovery.target import read_mark, write_mark
+from recovery.topic_creation import with_created_topics
+from tests.headwater_core.manual_clock import ManualClock
+from tests.recovery.running import Running, Silent
+from tests.recovery.test_cluster_state import Kitchen, replicated
+from tests.recovery.written_archive import Archive, commit, plain
+
+USER: QuotaEntity = (("user", "chef"),)
+DEFAULT: QuotaEntity = (("client-id", None),)
+
+
+def test_acls_that_are_there_are_not_created_again() -> None:
+    acls = acls_of(Kitchen().state)
+    assert len(acls) == 3
+    assert acls_to_create(acls, set(acls[:1])) == acls[1:]
+
+
+def test_an_entity_that_has_any_quota_keeps_its_own() -> None:
+    archived = {USER: {"producer_byte_rate": 5.0, "request_percentage": 9.0}, DEFAULT: {"consumer_byte_rate": 1.0}}
+    assert quotas_to_set(archived, {USER: {"request_percentage": 50.0}}) == {DEFAULT: {"consumer_byte_rate": 1.0}}
+
+
+def test_a_setting_that_is_set_stays() -> None:
+    assert settings_to_set({"a": "1", "b": "2"}, {"b": "7", "c": None}) == {"a": "1"}
+
+
+def test_settings_of_single_brokers_are_about_other_machines() -> None:
+    state = Kitchen().state
+    assert (4, "1") in state.configs
+    assert set(settings_of(state)) == {(4, ""), (16, "kitchen-telemetry"), (32, "cooks")}
+
+
+def a_commit(group: str, offset: int, topic: str = "orders") -> GroupCommit:
+    return GroupCommit(group=group, topic=topic, partition=0, offset=offset)
+
+
+def test_a_group_that_has_committed_there_keeps_what_it_has() -> None:
+    commits = [a_commit("cooks", 3), a_commit("cooks", 5, "bills"), a_commit("hosts", 9)]
+    held = {CommittedPlace("cooks", "orders", 0): 1}
+    assert commits_to_make(commits, held) == {"cooks": [commits[1]], "hosts": [commits[2]]}
+
+
+class Stage:
+    """Topics that are in place in a running cluster."""
+
+    def __init__(self, root: Path, cluster: Running | None = None, **options: Any) -> None:
+        archive = Archive()
+        archive.topic("orders", [plain(0, 4)])
+        archive.topic("bills", [plain(0, 9)])
+        offsets = [("cooks", "orders", 0, 3), ("cooks", "bills", 0, 99), ("hosts", "bills", 0, 2)]
+        archive.topic("__consumer_offsets", [commit(0, *offsets)])
+        self.cluster, self.into = cluster or Running(), root / "staging"
+        plan = recovery.plan(ManifestRepository(archive.store), None, recovery.Options(running=True, **options), running=self.cluster)
+        recovery.apply(plan, self.into, archive.store, create=lambda made: with_created_topics(made, self.cluster))
+        self.cluster.bounds |= {("orders", 0): LogBounds(0, 4), ("bills", 0): LogBounds(0, 12)}
+
+    def hand_over(self, **how: Any) -> list[Handed] | None:
+        return hand_over(self.into, self.cluster, ManualClock(), **how)
+
+    @property
+    def offsets(self) -> dict[tuple[str, str], int]:
+        return {(place.group, place.topic): offset for place, offset in self.cluster.offsets.items()}
+
+
+def test_groups_go_on_where_they_were_and_not_beyond_what_came_back(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    handed = stage.hand_over()
+    assert handed is not None
+    assert {each.state for each in handed} == {"given"}
+    assert stage.offsets == {("cooks", "orders"): 3, ("cooks", "bills"): 9, ("hosts", "bills"): 2}
+    stage.cluster.offsets.clear()
+    assert stage.hand_over() is None  # once
+    assert stage.offsets == {}
+
+
+def test_offsets_that_were_to_be_kept_are_not_clamped(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, keep_offsets=True)
+    plan = recovery.running_plan(stage.into)
+    assert plan is not None
+    assert {each.offset for each in clamped_commits(plan)} == {3, 99, 2}
+
+
+def test_a_group_with_members_is_named_and_gets_its_offsets_with_the_next_run(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, Running(with_members={"hosts"}, offsets={CommittedPlace("cooks", "orders", 0): 4}))
+    handed = stage.hand_over()
+    assert handed is not None
+    states = {each.what: (each.state, each.why[:17]) for each in handed}
+    assert states == {
+        "cooks of orders:0": ("stays", ""),
+        "cooks of bills:0": ("given", ""),
+        "hosts of bills:0": ("failed", "UNKNOWN_MEMBER_ID"),
+    }
+    stage.cluster.with_members.clear()
+    handed = stage.hand_over()
+    assert handed is not None
+    assert {each.what: each.state for each in handed} == {
+        "cooks of orders:0": "stays",
+        "cooks of bills:0": "there",
+        "hosts of bills:0": "given",
+    }
+
+
+def test_no_offset_is_given_for_a_log_that_is_not_in_place(tmp_path: Path) -> None:
+    """A group would be set back by auto.offset.reset, and keep the wrong place for good."""
+    stage = Stage(tmp_path)
+    stage.cluster.bounds["bills", 0] = LogBounds(0, 0)
+    handed = stage.hand_over()
+    assert handed is not None
+    assert [(each.what, each.state) for each in handed] == [("all of bills", "failed"), ("cooks of orders:0", "given")]
+    stage.cluster.bounds["bills", 0] = LogBounds(5, 12)  # retention is at work by now
+    assert stage.hand_over()
+    assert stage.offsets == {("cooks", "orders"): 3, ("cooks", "bills"): 9, ("hosts", "bills"): 2}
+
+
+def test_nothing_is_given_while_nothing_is_in_place_or_to_another_cluster(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    stage.cluster.bounds.clear()
+    with pytest.raises(VerificationFailed, match="not one topic"):
+        stage.hand_over()
+    stage.cluster.name = "another"
+    with pytest.raises(ForeignOwner, match="of cluster another"):
+        stage.hand_over()
+    with pytest.raises(NotFound):
+        hand_over(tmp_path / "nothing", stage.cluster, ManualClock())
+
+
+def test_a_cluster_that_does_not_answer_may_do_so_later(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, Silent())
+    with pytest.raises(TransientError, match="loading"):
+        stage.hand_over()
+
+
+class KitchenStage:
+    def __init__(self, root: Path, cluster: Running) -> None:
+        self.kitchen, self.cluster, self.into = Kitchen(), cluster, root / "staging"
+        options = recovery.Options(cluster="latest", running=True)
+        plan = recovery.plan(self.kitchen.repository, None, options, running=cluster)
+        recovery.apply(plan, self.into, self.kitchen.store, create=lambda made: with_created_topics(made, cluster))
+        ends = {
+            (topic.topic, each.partition): LogBounds(each.start_offset, each.log_end) for topic in plan.topics for each in topic.partitions
+        }
+        cluster.bounds |= ends
+
+    def hand_over(self) -> dict[str, list[Handed]]:
+        handed = hand_over(self.into, self.cluster, ManualClock())
+        assert handed is not None
+        found: dict[str, list[Handed]] = {}
+        for each in handed:
+            found.setdefault(each.kind, []).append(each)
+        return found
+
+
+def test_a_whole_cluster_gives_its_acls_quotas_and_settings_and_the_running_ones_stay(tmp_path: Path) -> None:
+    cluster = Running(
+        held_quotas={USER: {"producer_byte_rate": 1.0}},
+        dynamic={(4, ""): {"log.cleaner.threads": "7", "min.insync.replicas": "1"}, (32, "cooks"): {}},
+    )
+    stage = KitchenStage(tmp_path, cluster)
+    found = stage.hand_over()
+    state = stage.kitchen.state
+    assert cluster.held_acls == set(acls_of(state))
+    assert [each.state for each in found["acl"]] == ["given"] * len(state.others[ACL])
+    assert cluster.held_quotas == quotas_of(state) | {USER: {"producer_byte_rate": 1.0}}
+    assert {each.what: each.state for each in found["quota"]}["user chef producer_byte_rate"] == "stays"
+    states = {each.what: each.state for each in found["setting"]}
+    assert states["broker (default) log.cleaner.threads"] == "stays"
+    assert states["broker (default) min.insync.replicas"] == "there"
+    assert states["group cooks consumer.session.timeout.ms"] == "given"
+    assert cluster.dynamic[4, ""]["log.cleaner.threads"] == "7"
+    assert not any(each.value for each in found["setting"])  # one may be a password
+
+
+def test_without_an_authorizer_the_rest_is_given_all_the_same(tmp_path: Path) -> None:
+    stage = KitchenStage(tmp_path, Running(has_authorizer=False))
+    found = stage.hand_over()
+    assert [(each.state, "SECURITY_DISABLED" in each.why) for each in found["acl"]] == [("failed", True)]
+    assert {each.state for each in found["quota"]} == {"given"}
+    stage.cluster.has_authorizer = True
+    assert {each.state for each in stage.hand_over()["acl"]} == {"given"}
+
+
+def test_an_unfinished_recovery_gives_nothing(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    mark = read_mark(stage.into)
+    assert mark is not None
+    write_mark(stage.into, replace(mark, finished_ms=None))
+    with pytest.raises(UsageError, match="not finished"):
+        stage.hand_over()
+
+
+def test_replicas_are_grown_by_kafkas_own_tool_where_their_number_is_known() -> None:
+    kitchen = Kitchen(topics=replicated(Kitchen().state, 2))
+    options, cluster = recovery.Options(cluster="latest", running=True), Running(nodes={1: None, 2: None, 3: None})
+    plan = recovery.plan(kitchen.repository, None, options, running=cluster)
+    wanted: Any = reassignment(plan)
+    assert wanted["version"] == 1
+    assert {len(set(each["replicas"])) for each in wanted["partitions"]} == {2}
+    assert len(wanted["partitions"]) == sum(len(topic.partitions) for topic in plan.topics)
+    alone = recovery.plan(Kitchen().repository, None, options, running=cluster)
+    assert reassignment(alone) is None
