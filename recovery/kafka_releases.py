@@ -1,7 +1,7 @@
 """Which releases of Kafka start on which feature levels.
 
 A broker refuses metadata with a feature or a level that it does not know, and takes older ones as they are. Source:
-MetadataVersion and Feature of Kafka's own server-common, 4.0.0, 4.1.0, 4.2.0 and 4.3.1.
+MetadataVersion and Feature of Kafka's own server-common, 4.0.0, 4.1.0, 4.2.2 and 4.3.1.
 """
 
 from collections.abc import Mapping

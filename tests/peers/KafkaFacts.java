@@ -1,25 +1,16 @@
 import java.util.Set;
 import java.util.TreeSet;
 import org.apache.kafka.common.config.ConfigDef;
-import org.apache.kafka.server.common.Feature;
-import org.apache.kafka.server.common.MetadataVersion;
 import org.apache.kafka.server.config.AbstractKafkaConfig;
 import org.apache.kafka.server.config.DynamicBrokerConfig;
 
-/** What Kafka itself says of settings that brokers take while they run, and of feature levels: a line each, fields divided by tabs. */
+/** What Kafka itself says of settings, and which of them brokers take while they run: a line each, fields divided by tabs. */
 public class KafkaFacts {
     public static void main(String[] arguments) {
         Set<String> dynamic = new TreeSet<>(DynamicBrokerConfig.ALL_DYNAMIC_CONFIGS);
         ConfigDef settings = AbstractKafkaConfig.CONFIG_DEF;
         for (ConfigDef.ConfigKey key : settings.configKeys().values()) {
             System.out.println("setting\t" + key.name + "\t" + key.type + "\t" + dynamic.contains(key.name));
-        }
-        System.out.println("feature\tmetadata.version\t" + MetadataVersion.LATEST_PRODUCTION.featureLevel());
-        for (Feature feature : Feature.PRODUCTION_FEATURES) {
-            System.out.println("feature\t" + feature.featureName() + "\t" + feature.latestProduction());
-        }
-        for (MetadataVersion version : MetadataVersion.VERSIONS) {
-            System.out.println("level\t" + version.featureLevel() + "\t" + version.partitionRecordVersion());
         }
     }
 }

@@ -21,8 +21,13 @@ _JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx512m")  # quick to s
 @cache
 def kafka_jars() -> str:
     """A class path. The first call fetches 55 MB; later ones look once."""
-
     return jars_of("pom.xml")
+
+
+@cache
+def previous_kafka_jars() -> str:
+    """Those of a broker of the minor release before."""
+    return jars_of("kafka-4.2.xml")
 
 
 def jars_of(pom: str) -> str:
@@ -49,7 +54,7 @@ def with_compiled(main: str, jars: str) -> str:
     def compile_into(classes: Path) -> None:
         subprocess.run(["javac", "-cp", jars, "-d", str(classes), str(source)], check=True, timeout=_PATIENCE_S)
 
-    classes = fetched(f"classes-{zlib.crc32(source.read_bytes()):08x}", compile_into)
+    classes = fetched(f"classes-{zlib.crc32(source.read_bytes() + jars.encode()):08x}", compile_into)
     return f"{classes}:{jars}"
 
 

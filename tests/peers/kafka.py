@@ -36,6 +36,7 @@ class KafkaBroker:
 
     fast  it is to be fast for long, as the benchmarks want it, and not at once, as tests do
     ports  where it listens for clients and as a controller; None: wherever there is room
+    jars   the class path of another release
     """
 
     def __init__(
@@ -47,8 +48,9 @@ class KafkaBroker:
         properties: Mapping[str, object] | None = None,
         fast: bool = False,
         ports: tuple[int, int] | None = None,
+        jars: str = "",
     ) -> None:
-        self.log_dir, self.work = log_dir, work
+        self.log_dir, self.work, self._jars = log_dir, work, jars
         self._compilers = () if fast else ("-XX:TieredStopAtLevel=1",)
         self.port, self._controller_port = ports or (free_port(), free_port())
         self.bootstrap = f"127.0.0.1:{self.port}"
@@ -104,12 +106,12 @@ class KafkaBroker:
 
     def launch(self) -> None:
         """Start it."""
-        self._launch(f"-XX:SharedArchiveFile={_class_data()}")
+        self._launch("-Xshare:auto" if self._jars else f"-XX:SharedArchiveFile={_class_data()}")
 
     def _launch(self, option: str) -> None:
         logging = _HERE / "log4j2.properties"
         options = ["-Xms256m", "-Xmx512m", "-XX:+UseSerialGC", *self._compilers, f"-Dlog4j2.configurationFile={logging}", option]
-        command = ["java", *options, "-cp", kafka_jars(), "kafka.Kafka", str(self._config)]
+        command = ["java", *options, "-cp", self._jars or kafka_jars(), "kafka.Kafka", str(self._config)]
         with self.output.open("ab") as output:
             self._process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
 

@@ -8,15 +8,23 @@ import pytest
 from headwater_core.segments.metadata.metadata_records import RESOURCE_BROKER
 from headwater_core.segments.metadata.secret_settings import is_secret_setting
 from recovery.kafka_releases import METADATA_VERSION, METADATA_VERSION_MIN, NEWEST, RELEASES, partition_version
-from tests.peers.java_client import kafka_jars, with_compiled
+from tests.peers.java_client import kafka_jars, previous_kafka_jars, with_compiled
 
 pytestmark = pytest.mark.peer
 
 
+PREVIOUS = list(RELEASES)[-2]
+JARS = {NEWEST: kafka_jars, PREVIOUS: previous_kafka_jars}
+
+
 @cache
-def facts(kind: str) -> list[list[str]]:
-    command = ["java", "-XX:TieredStopAtLevel=1", "-cp", with_compiled("KafkaFacts", kafka_jars()), "KafkaFacts"]
-    lines = subprocess.run(command, check=True, timeout=120, capture_output=True, text=True).stdout.splitlines()
+def printed(program: str, release: str) -> list[str]:
+    command = ["java", "-XX:TieredStopAtLevel=1", "-cp", with_compiled(program, JARS[release]()), program]
+    return subprocess.run(command, check=True, timeout=120, capture_output=True, text=True).stdout.splitlines()
+
+
+def facts(kind: str, release: str = NEWEST) -> list[list[str]]:
+    lines = printed("KafkaFacts" if kind == "setting" else "KafkaLevels", release)
     found = [line.split("\t")[1:] for line in lines if line.startswith(kind + "\t")]
     assert found
     return found
@@ -32,12 +40,14 @@ def test_no_password_of_kafkas_is_shown_and_every_other_setting_that_changes_at_
         assert {name for name in dynamic - passwords if is_secret_setting(RESOURCE_BROKER, prefix + name)} == set()
 
 
-def test_the_newest_release_has_the_levels_that_are_written_down() -> None:
-    levels = {name: int(level) for name, level in facts("feature") if name != "kraft.version"}
-    assert levels == RELEASES[NEWEST]
+@pytest.mark.parametrize("release", JARS)
+def test_a_release_has_the_levels_that_are_written_down(release: str) -> None:
+    levels = {name: int(level) for name, level in facts("feature", release) if name != "kraft.version"}
+    assert levels == RELEASES[release]
 
 
-def test_records_of_partitions_have_the_versions_that_controllers_write() -> None:
-    versions = {int(level): int(version) for level, version in facts("level")}
+@pytest.mark.parametrize("release", JARS)
+def test_records_of_partitions_have_the_versions_that_controllers_write(release: str) -> None:
+    versions = {int(level): int(version) for level, version in facts("level", release)}
     assert min(versions) == METADATA_VERSION_MIN
     assert {level: partition_version({METADATA_VERSION: level}) for level in versions} == versions
