@@ -9,18 +9,25 @@ import java.nio.charset.StandardCharsets;
 import java.security.MessageDigest;
 import java.time.Duration;
 import java.util.*;
+import java.util.stream.Collectors;
+import org.apache.kafka.clients.admin.*;
 import org.apache.kafka.clients.consumer.*;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.header.Header;
+import org.apache.kafka.common.quota.ClientQuotaAlteration;
+import org.apache.kafka.common.quota.ClientQuotaEntity;
+import org.apache.kafka.common.quota.ClientQuotaFilter;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 
 /**
- * The Java client as the peer tests need it: assign, seek, ListOffsets, Fetch; and Kafka's own storage tool. One request per line of stdin,
+ * The Java client as the peer tests need it: assign, seek, ListOffsets, Fetch, admin; and Kafka's own storage tool. One request per line of stdin,
  * its arguments separated by tabs. The answer is JSON lines on stdout, then a line "done", or "failed" with the stack trace.
  *
  *   read BOOTSTRAP ISOLATION TOPIC,...            a "bounds" line per partition, then every record in it
  *   seek BOOTSTRAP ISOLATION TOPIC PARTITION OFFSET COUNT   the first COUNT records from OFFSET on
  *   times BOOTSTRAP TOPIC PARTITION TIMESTAMP,...  offset and timestamp per timestamp, null where there is none
+ *   coordinated BOOTSTRAP                         a line for each quota, group and transactional id, as the fixtures' cluster files have them
+ *   quota BOOTSTRAP KIND=NAME,... KEY VALUE       gives it to a user, a client-id or both; nothing is printed
  *   storage ARGUMENT...                           kafka-storage; nothing is printed when it succeeds
  */
 public final class Peer {
@@ -50,6 +57,8 @@ public final class Peer {
             case "seek" -> seek(out, args[1], args[2], new TopicPartition(args[3], Integer.parseInt(args[4])),
                     Long.parseLong(args[5]), Integer.parseInt(args[6]));
             case "times" -> times(out, args[1], new TopicPartition(args[2], Integer.parseInt(args[3])), args[4].split(","));
+            case "coordinated" -> coordinated(out, args[1]);
+            case "quota" -> quota(args[1], args[2], args[3], Double.parseDouble(args[4]));
             case "storage" -> {
                 ByteArrayOutputStream said = new ByteArrayOutputStream();
                 int code = kafka.tools.StorageTool.execute(Arrays.copyOfRange(args, 1, args.length), new PrintStream(said));
@@ -126,6 +135,46 @@ public final class Peer {
                 OffsetAndTimestamp found = consumer.offsetsForTimes(Map.of(at, Long.parseLong(timestamp))).get(at);
                 out.println("{\"asked\":" + timestamp + ",\"offset\":" + (found == null ? null : found.offset())
                         + ",\"timestamp\":" + (found == null ? null : found.timestamp()) + "}");
+            }
+        }
+    }
+
+    private static Admin admin(String bootstrap) {
+        return Admin.create(Map.of("bootstrap.servers", bootstrap, "default.api.timeout.ms", "60000"));
+    }
+
+    private static void quota(String bootstrap, String names, String key, double value) throws Exception {
+        Map<String, String> entity = new HashMap<>();
+        for (String name : names.split(",")) entity.put(name.split("=")[0], name.split("=")[1]);
+        ClientQuotaAlteration.Op op = new ClientQuotaAlteration.Op(key, value);
+        try (Admin admin = admin(bootstrap)) {
+            admin.alterClientQuotas(List.of(new ClientQuotaAlteration(new ClientQuotaEntity(entity), List.of(op)))).all().get();
+        }
+    }
+
+    private static void coordinated(PrintStream out, String bootstrap) throws Exception {
+        try (Admin admin = admin(bootstrap)) {
+            admin.describeClientQuotas(ClientQuotaFilter.all()).entities().get().forEach((entity, quotas) -> {
+                String names = new TreeMap<>(entity.entries()).entrySet().stream()
+                        .map(e -> text(e.getKey()) + ":" + (e.getValue() == null ? "null" : text(e.getValue()))).collect(Collectors.joining(","));
+                String values = new TreeMap<>(quotas).entrySet().stream()
+                        .map(e -> text(e.getKey()) + ":" + e.getValue()).collect(Collectors.joining(","));
+                out.println("{\"entity\":{" + names + "},\"quotas\":{" + values + "}}");
+            });
+            for (TransactionListing each : admin.listTransactions().all().get())
+                out.println("{\"transactional_id\":" + text(each.transactionalId()) + ",\"producer_id\":" + each.producerId()
+                        + ",\"state\":" + text(each.state().toString()) + "}");
+            for (GroupListing each : admin.listGroups().all().get()) {
+                Map<TopicPartition, OffsetAndMetadata> offsets =
+                        admin.listConsumerGroupOffsets(each.groupId()).partitionsToOffsetAndMetadata().get();
+                String committed = offsets.entrySet().stream().filter(e -> e.getValue() != null)
+                        .sorted(Comparator.comparing(e -> e.getKey().toString()))
+                        .map(e -> "{\"topic\":" + text(e.getKey().topic()) + ",\"partition\":" + e.getKey().partition()
+                                + ",\"offset\":" + e.getValue().offset() + ",\"metadata\":" + text(e.getValue().metadata())
+                                + ",\"leader_epoch\":" + e.getValue().leaderEpoch().orElse(-1) + "}").collect(Collectors.joining(","));
+                out.println("{\"group\":" + text(each.groupId()) + ",\"type\":" + text(each.type().map(Object::toString).orElse(""))
+                        + ",\"protocol\":" + text(each.protocol()) + ",\"state\":"
+                        + text(each.groupState().map(Object::toString).orElse("")) + ",\"offsets\":[" + committed + "]}");
             }
         }
     }

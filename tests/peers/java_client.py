@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tests.peers.cache import fetched
 
@@ -114,6 +114,24 @@ class JavaRead:
         self.bounds = {(line["topic"], line["partition"]): (line["start"], line["end"]) for line in lines if "bounds" in line}
         records = [line for line in lines if "bounds" not in line]
         self.records = sorted(records, key=lambda line: (line["topic"], line["partition"], line["offset"]))
+
+
+class Coordinated(NamedTuple):
+    """What coordinators hold, in the shape of the fixtures' cluster files, sorted by name."""
+
+    groups: list[dict[str, Any]]
+    transactions: list[dict[str, Any]]
+    quotas: list[dict[str, Any]]
+
+
+def java_coordinated(bootstrap: str) -> Coordinated:
+    """Groups with type, state and committed offsets, transactional ids, and quotas, as the Java admin client sees them."""
+    lines = java_client().request("coordinated", bootstrap)
+
+    def of(name: str) -> list[dict[str, Any]]:
+        return sorted((line for line in lines if name in line), key=lambda line: str(line[name]))
+
+    return Coordinated(of("group"), of("transactional_id"), of("entity"))
 
 
 def java_consume(bootstrap: str, topics: Iterable[str], isolation: str) -> JavaRead:

@@ -7,9 +7,9 @@ import pytest
 import recovery
 from headwater_core.segments.metadata.metadata_log import DIRECTORY, MetadataLog
 from recovery.replica_placement import numbered_brokers
-from tests.fixtures import expected, unpack
+from tests.fixtures import expected, expected_cluster, unpack
 from tests.peers.cluster import BROKER_PROPERTIES, wait_in_sync
-from tests.peers.java_client import java_consume
+from tests.peers.java_client import java_consume, java_coordinated
 from tests.peers.kafka import KafkaBroker, expect_same, free_port, produce
 from tests.recovery.test_cluster_state import Kitchen, replicated
 
@@ -44,6 +44,11 @@ def test_three_brokers_start_copy_and_go_on_without_one(tmp_path: Path) -> None:
         wait_in_sync(bootstrap, 3)
         read = java_consume(bootstrap, topics, "read_uncommitted")
         expect_same(read.records, expected("kitchen", "read_uncommitted"), "of three brokers")
+        before, found = expected_cluster("kitchen"), java_coordinated(bootstrap)
+        assert {group["type"] for group in before["groups"]} == {"Classic", "Consumer"}
+        assert found.groups == before["groups"]
+        assert found.transactions == before["transactions"]
+        assert found.quotas == sorted(before["client_quotas"], key=lambda line: str(line["entity"]))
         leaders = {
             topic.leader for found in brokers[0].admin.list_topics(timeout=20).topics.values() for topic in found.partitions.values()
         }
