@@ -1,6 +1,7 @@
 """Three brokers and an agent beside each, in one control log and over one bucket."""
 
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 from typing import Self
@@ -23,6 +24,7 @@ BROKER_PROPERTIES = {
     "replica.lag.time.max.ms": 4_000,
     "log.cleaner.backoff.ms": 200,
     "log.segment.delete.delay.ms": 500,
+    "log.flush.start.offset.checkpoint.interval.ms": 200,  # a minute by default, after which an agent learns of deleted records
     "log.retention.check.interval.ms": 1_000,
     "log.cleaner.min.cleanable.ratio": 0.01,
 }
@@ -33,41 +35,58 @@ class Cluster:
     """with Cluster(root) as cluster: everything runs; at the end everything is killed that still does.
 
     archival  settings of all agents under [archival], as TOML; topics: further sections. The last agent does not ask its broker
+    log_dirs  of its brokers, instead of new ones
+    bucket    of its agents, instead of a new one
+    broker    what makes a broker of it
+    format_options  more arguments of kafka-storage
     """
 
-    def __init__(self, root: Path, archival: str, topics: str) -> None:
+    starts_agents = True
+
+    def __init__(
+        self,
+        root: Path,
+        archival: str,
+        topics: str,
+        *,
+        log_dirs: Sequence[Path] = (),
+        bucket: Path | None = None,
+        broker: Callable[..., KafkaBroker] = KafkaBroker,
+        format_options: Sequence[str] = (),
+    ) -> None:
+        self._format_options = format_options
         ports = [(free_port(), free_port()) for _ in range(NODES)]
         voters = ",".join(f"{node}@127.0.0.1:{controller}" for node, (_, controller) in enumerate(ports, 1))
+        log_dirs = log_dirs or [root / f"kafka-{node}" for node in range(1, NODES + 1)]
         self.brokers = [
-            KafkaBroker(
-                root / f"kafka-{node}",
+            broker(
+                log_dirs[node - 1],
                 root / f"broker-{node}",
                 properties=BROKER_PROPERTIES | {"node.id": node, "controller.quorum.voters": voters},
                 ports=ports[node - 1],
             )
             for node in range(1, NODES + 1)
         ]
-        for broker in self.brokers:
-            broker.ready_s = _PATIENCE_S  # three JVMs on two cores, beside what else is at work there
+        for each in self.brokers:
+            each.ready_s = _PATIENCE_S  # three JVMs on two cores, beside what else is at work there
         self.bootstrap = ",".join(each.bootstrap for each in self.brokers)
         peers = [f"127.0.0.1:{free_port()}" for _ in range(NODES)]
         self.agents: list[Agent | None] = [None] * NODES
         self._lives = [0] * NODES
         self.headwaters = [
-            _headwater(root / f"agent-{node}", broker, root / "bucket", own, [peer for peer in peers if peer != own], archival, topics)
-            for node, broker, own in zip(range(1, NODES + 1), self.brokers, peers, strict=True)
+            _headwater(root / f"agent-{node}", each, bucket or root / "bucket", own, [peer for peer in peers if peer != own], archival, topics)
+            for node, each, own in zip(range(1, NODES + 1), self.brokers, peers, strict=True)
         ]
 
     def __enter__(self) -> Self:
-        cluster_id = self.brokers[0].format()
-        for broker in self.brokers[1:]:
-            broker.format(cluster_id)
+        if not any((broker.log_dir / "meta.properties").exists() for broker in self.brokers):
+            self._format()
         try:
             for broker in self.brokers:
                 broker.launch()
             for broker in self.brokers:
                 broker.wait_ready()
-            for at in range(NODES):
+            for at in range(NODES if self.starts_agents else 0):
                 self.start_agent(at)
         except BaseException:
             self.__exit__()
@@ -75,6 +94,15 @@ class Cluster:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def _format(self) -> None:
+        cluster_id = ""
+        for broker in self.brokers:
+            cluster_id = broker.format(cluster_id, *self._format_options)
+
+    def kill(self) -> None:
+        """All of it, by SIGKILL."""
         for agent in self.agents:
             if agent:
                 agent.kill()

@@ -23,9 +23,9 @@ from recovery.partition_swap import NamedLogDir, place
 from recovery.topic_creation import with_created_topics
 from tests.fixtures import Isolation, expected, expected_cluster, expected_offsets, unpack
 from tests.peers.cluster import BROKER_PROPERTIES, wait_in_sync
+from tests.peers.guarded import GuardedBroker
 from tests.peers.java_client import class_path, console_consume, java_consume
 from tests.peers.kafka import KafkaBroker, expect_same, free_port, produce
-from tests.peers.test_cluster_recovery import GuardedBroker
 from tests.recovery.test_cluster_state import Kitchen, replicated
 
 pytestmark = pytest.mark.peer
