@@ -5,7 +5,8 @@ within minutes. They are put back, topic by topic, once the broker's logs of it 
 the bucket has them as well: the archive of the recovered cluster knows no other settings than those that the recovery gave.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace as with_fields
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -24,6 +25,7 @@ from recovery.target import Mark, locked, read_mark, write_mark
 from recovery.target_record import read_records, record_put_back
 
 _SHOWN = 20
+_LOOKS, _PAUSE_S = 50, 0.2  # a broker that is asked may be behind the controller that was told
 
 TopicValues = Mapping[str, Mapping[str, str | None]]
 """By topic and name; None: the topic itself has none."""
@@ -114,7 +116,15 @@ def with_originals(found: Found, store: ObjectStore) -> Found:
     return with_fields(found, topics=topics, notes=notes)
 
 
-def finish(into: Path, cluster: ClusterAdmin, clock: Clock, *, checked: bool = True, store: ObjectStore | None = None) -> Finished:
+def finish(
+    into: Path,
+    cluster: ClusterAdmin,
+    clock: Clock,
+    *,
+    checked: bool = True,
+    store: ObjectStore | None = None,
+    pause: Callable[[float], object] = time.sleep,
+) -> Finished:
     """Put back the retention that the recovery in `into` held back, of each topic once; may be repeated after any interruption.
 
     A value that somebody has changed since stays: it was set by a person who knew. A topic that is not as it was recovered, or not there
@@ -123,6 +133,7 @@ def finish(into: Path, cluster: ClusterAdmin, clock: Clock, *, checked: bool = T
     checked  only where each log of a topic begins and ends where it was recovered, or ends later; else everywhere, and what is not there
              any more is done with
     store    the bucket of the recovery, which says from then on that nothing is held back; None: it is not recorded
+    pause    waits so many seconds between two looks at what brokers have been told
 
     Raises NotFound when there is no recovery, UsageError when it is not finished, ForeignOwner when this is not its cluster,
     VerificationFailed when not one topic is as it was recovered, TransientError when a partition does not answer or a setting is not yet
@@ -146,7 +157,7 @@ def finish(into: Path, cluster: ClusterAdmin, clock: Clock, *, checked: bool = T
             raise VerificationFailed(
                 f"{len(unlike)} topics are not as they were recovered; nothing was put back:{_listed(unlike.values())}"
             )
-        changed = _put_back(retention, cluster)
+        changed = _put_back(retention, cluster, pause)
         if checked and unlike:
             mark = with_fields(mark, put_back=tuple(sorted({*mark.put_back, *(each.topic for each in retention)})))
         else:
@@ -166,7 +177,7 @@ def _say_put_back(mark: Mark, store: ObjectStore | None) -> str:
     return ""
 
 
-def _put_back(retention: Sequence[HeldSetting], cluster: ClusterAdmin) -> list[HeldSetting]:
+def _put_back(retention: Sequence[HeldSetting], cluster: ClusterAdmin, pause: Callable[[float], object]) -> list[HeldSetting]:
     """What was changed by somebody else, and stays."""
     found = cluster.values(_names(retention))
     unchanged = [each for each in retention if found[each.topic].get(each.name) == each.recovered]
@@ -176,11 +187,18 @@ def _put_back(retention: Sequence[HeldSetting], cluster: ClusterAdmin) -> list[H
             wanted.setdefault(each.topic, {})[each.name] = each.value
     if wanted:
         cluster.change(wanted)
-        now = cluster.values({topic: values.keys() for topic, values in wanted.items()})
-        wrong = [f"{topic} {name}" for topic, values in wanted.items() for name, value in values.items() if now[topic].get(name) != value]
-        if wrong:
+        for _ in range(_LOOKS):
+            if not (wrong := _not_set(wanted, cluster)):
+                break
+            pause(_PAUSE_S)
+        else:
             raise TransientError(f"{len(wrong)} settings are not yet as they were set, {wrong[0]} among them: run the same command again")
     return [each for each in retention if each not in unchanged and found[each.topic].get(each.name) != each.value]
+
+
+def _not_set(wanted: TopicValues, cluster: ClusterAdmin) -> list[str]:
+    now = cluster.values({topic: values.keys() for topic, values in wanted.items()})
+    return [f"{topic} {name}" for topic, values in wanted.items() for name, value in values.items() if now[topic].get(name) != value]
 
 
 def _names(settings: Sequence[HeldSetting]) -> dict[str, list[str]]:

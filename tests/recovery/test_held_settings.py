@@ -110,6 +110,36 @@ def test_it_is_put_back_once_and_what_is_changed_later_stays(recovered: tuple[Pa
     assert (again.again, cluster.settings["orders"]["retention.ms"], len(cluster.changes)) == (True, "5", 1)
 
 
+class Behind(Cluster):
+    """Its brokers answer what held before the last change, so many times."""
+
+    answers_behind = 0
+
+    def values(self, topics: Mapping[str, Collection[str]]) -> TopicValues:
+        if not self.changes or not self.answers_behind:
+            return super().values(topics)
+        self.answers_behind -= 1
+        return {topic: dict.fromkeys(names, "-1") for topic, names in topics.items()}
+
+
+def test_a_broker_that_is_behind_what_the_controller_was_told_is_asked_again(recovered: tuple[Path, Cluster]) -> None:
+    into, cluster = recovered
+    behind, pauses = Behind(cluster.plan), list[float]()
+    behind.answers_behind = 3
+    done = finish(into, behind, ManualClock(), pause=pauses.append)
+    assert (len(done.put_back), len(behind.changes), len(pauses)) == (4, 1, 3)
+
+
+def test_a_setting_that_is_never_set_is_not_said_to_be_put_back(recovered: tuple[Path, Cluster]) -> None:
+    into, cluster = recovered
+    behind, pauses = Behind(cluster.plan), list[float]()
+    behind.answers_behind = 1_000
+    with pytest.raises(TransientError, match="not yet as they were set"):
+        finish(into, behind, ManualClock(), pause=pauses.append)
+    assert 5 <= sum(pauses) <= 30
+    assert len(held_of(into)) == 5
+
+
 def test_a_value_that_was_set_in_between_is_not_overwritten(recovered: tuple[Path, Cluster]) -> None:
     into, cluster = recovered
     cluster.settings["orders"]["retention.ms"] = "9000"
