@@ -30,10 +30,13 @@ from tests.peers.kafka import KafkaBroker, expect_same
 
 pytestmark = [pytest.mark.peer, pytest.mark.slow]
 
+ISOLATIONS = ("read_uncommitted", "read_committed")
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 TOPICS = ("codecs", "ledger", "short", "soup", "stock")
 GROUPS = {"cooks": "classic", "guests": "consumer"}
 PREVIOUS, PREVIOUS_LEVEL = "4.2", "4.2-IV1"
+SESSION_MS = 6_000  # the least that a member of a classic group may have
+SHORT_SESSIONS = {"group.consumer.min.session.timeout.ms": SESSION_MS, "group.consumer.session.timeout.ms": SESSION_MS}
 _PATIENCE_S = 120
 NEVER_MS, AT_ONCE_MS = "86400000", "0"  # min.compaction.lag.ms
 
@@ -49,8 +52,8 @@ class Bistro(Cluster):
     def __init__(self, root: Path, bucket: Path, log_dirs: Sequence[Path] = (), jars: str = "") -> None:
         self.guarded: list[GuardedBroker] = []
 
-        def broker(log_dir: Path, work: Path, **settings: Any) -> KafkaBroker:
-            self.guarded.append(GuardedBroker(log_dir, work, jars=jars, **settings))
+        def broker(log_dir: Path, work: Path, properties: Mapping[str, object], **settings: Any) -> KafkaBroker:
+            self.guarded.append(GuardedBroker(log_dir, work, properties={**properties, **SHORT_SESSIONS}, jars=jars, **settings))
             return self.guarded[-1]
 
         level = ("--release-version", PREVIOUS_LEVEL)
@@ -224,26 +227,34 @@ def trim(cluster: Bistro, offset: int) -> None:
     until(is_noted, "brokers do not note where the log begins", lambda: time.sleep(0.1))
 
 
-def consume(cluster: Bistro, group: str, until_offsets: Mapping[int, int], reset: str) -> dict[int, list[int]]:
-    """The offsets of soup that a member of the group sees, by partition, up to these and maybe further; what it has seen is committed."""
-    seen: dict[int, list[int]] = {partition: [] for partition in until_offsets}
-    with reading(cluster, group_id=group, group_protocol=GROUPS[group], auto_offset_reset=reset) as consumer:
-        consumer.subscribe(["soup"])
+class Member:
+    """Of a group that reads soup; it never leaves."""
+
+    def __init__(self, cluster: Bistro, group: str, reset: str) -> None:
+        settings = {"session.timeout.ms": SESSION_MS} if GROUPS[group] == "classic" else {}
+        common = {"bootstrap.servers": cluster.bootstrap, "enable.auto.commit": False, "log_level": 0, "auto.offset.reset": reset}
+        self._consumer = Consumer({**common, **settings, "group.id": group, "group.protocol": GROUPS[group]})
+        self._consumer.subscribe(["soup"])
+
+    def read(self, until_offsets: Mapping[int, int]) -> dict[int, list[int]]:
+        """The offsets that it sees next, by partition, up to these and maybe further; what it has seen is committed."""
+        seen: dict[int, list[int]] = {partition: [] for partition in until_offsets}
         until_s = time.monotonic() + _PATIENCE_S
         while any(not offsets or offsets[-1] + 1 < until_offsets[partition] for partition, offsets in seen.items()):
             assert time.monotonic() < until_s, seen
-            message = consumer.poll(1)
+            message = self._consumer.poll(1)
             if message is not None:
                 assert message.error() is None, message.error()
                 seen[message.partition() or 0].append(message.offset() or 0)
         places = [TopicPartition("soup", partition, offsets[-1] + 1) for partition, offsets in seen.items()]
-        consumer.commit(offsets=places, asynchronous=False)
-    return seen
+        self._consumer.commit(offsets=places, asynchronous=False)
+        return seen
 
 
 def held(cluster: Bistro) -> dict[str, Any]:
     """All that clients can see of it."""
-    reads = {isolation: java_consume(cluster.bootstrap, TOPICS, isolation) for isolation in ("read_uncommitted", "read_committed")}
+    reads = {isolation: java_consume(cluster.bootstrap, TOPICS, isolation) for isolation in ISOLATIONS}
+    coordinated = java_coordinated(cluster.bootstrap)
     return {
         "records": {isolation: read.records for isolation, read in reads.items()},
         "bounds": {isolation: read.bounds for isolation, read in reads.items()},
@@ -251,7 +262,9 @@ def held(cluster: Bistro) -> dict[str, Any]:
         "configs": cluster.configs(),
         "users": users(cluster.admin),
         "acls": acls(cluster.admin),
-        **java_coordinated(cluster.bootstrap)._asdict(),
+        "groups": [{key: value for key, value in group.items() if key != "state"} for group in coordinated.groups],  # members time out
+        "transactions": coordinated.transactions,
+        "quotas": coordinated.quotas,
     }
 
 
@@ -271,17 +284,26 @@ def expect_guarded(cluster: Bistro) -> None:
         assert error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
 
 
-def expect_resumed(cluster: Bistro) -> None:
-    """Each group goes on where it was, and sees all that follows."""
+def expect_resumed(cluster: Bistro) -> list[Member]:
+    """A new member of each group goes on where the lost one was, and sees all that follows."""
     ends = {partition: end for (topic, partition), (_, end) in cluster.bounds().items() if topic == "soup"}
     committed = {
         group["group"]: {each["partition"]: each["offset"] for each in group["offsets"]}
         for group in java_coordinated(cluster.bootstrap).groups
     }
+    members = []
     for group in GROUPS:
         wanted = {partition: list(range(committed[group][partition], end)) for partition, end in ends.items()}
         assert all(wanted.values())
-        assert consume(cluster, group, ends, "error") == wanted
+        members.append(Member(cluster, group, "error"))
+        assert members[-1].read(ends) == wanted
+    return members
+
+
+def expect_committed(cluster: Bistro) -> None:
+    """Readers of committed data come to the end of every log."""
+    bounds = {isolation: java_consume(cluster.bootstrap, TOPICS, isolation).bounds for isolation in ISOLATIONS}
+    assert bounds["read_committed"] == bounds["read_uncommitted"]
 
 
 def lose(cluster: Bistro, root: Path) -> dict[str, Any]:
@@ -317,9 +339,11 @@ def test_a_lost_cluster_comes_back_and_goes_on_and_is_lost_again(tmp_path: Path)
         trim(cluster, 13)  # before agents see it: from then on the archive's start is a matter of its own
         cluster.start_agents()
         let_the_cleaner_work(cluster, b"one")
-        lost = [write_all(cluster, b"one")]
+        lost: list[object] = [write_all(cluster, b"one")]
         for group in GROUPS:
-            consume(cluster, group, {0: 5, 1: 7}, "earliest")
+            member = Member(cluster, group, "earliest")
+            member.read({0: 5, 1: 7})
+            lost.append(member)
         before = lose(cluster, tmp_path)
     assert {group["type"] for group in before["groups"]} == {"Classic", "Consumer"}
     assert {each["state"] for each in before["transactions"]} == {"Ongoing", "CompleteCommit", "CompleteAbort"}
@@ -331,8 +355,10 @@ def test_a_lost_cluster_comes_back_and_goes_on_and_is_lost_again(tmp_path: Path)
         cluster.start_agents()
         expect_guarded(cluster)
         let_the_cleaner_work(cluster, b"two")
+        in_transaction(cluster, "open", b"two").commit_transaction(60)
+        expect_committed(cluster)
         lost.append(write_all(cluster, b"two"))
-        expect_resumed(cluster)
+        lost += expect_resumed(cluster)
         trim(cluster, 27)
         leader = cluster.headwaters[cluster.leader("short")]
         assert cli.run(["delete-before", "short:0", "27", "--yes", "--config", str(leader.file)]) == 0
@@ -345,9 +371,8 @@ def test_a_lost_cluster_comes_back_and_goes_on_and_is_lost_again(tmp_path: Path)
         expect_held(cluster, before)
         cluster.start_agents()
         expect_guarded(cluster)
+        let_the_cleaner_work(cluster, b"three")
         write_all(cluster, b"three").commit_transaction(60)
+        expect_committed(cluster)
         expect_resumed(cluster)
-        reads = {isolation: java_consume(cluster.bootstrap, TOPICS, isolation) for isolation in ("read_uncommitted", "read_committed")}
-        assert reads["read_committed"].bounds == reads["read_uncommitted"].bounds
         cluster.archive()
-    del lost
