@@ -24,7 +24,6 @@ BROKER_PROPERTIES = {
     "replica.lag.time.max.ms": 4_000,
     "log.cleaner.backoff.ms": 200,
     "log.segment.delete.delay.ms": 500,
-    "log.flush.start.offset.checkpoint.interval.ms": 200,  # a minute by default, after which an agent learns of deleted records
     "log.retention.check.interval.ms": 1_000,
     "log.cleaner.min.cleanable.ratio": 0.01,
 }
@@ -73,8 +72,9 @@ class Cluster:
         peers = [f"127.0.0.1:{free_port()}" for _ in range(NODES)]
         self.agents: list[Agent | None] = [None] * NODES
         self._lives = [0] * NODES
+        bucket = bucket or root / "bucket"
         self.headwaters = [
-            _headwater(root / f"agent-{node}", each, bucket or root / "bucket", own, [peer for peer in peers if peer != own], archival, topics)
+            _headwater(root / f"agent-{node}", each, bucket, own, [peer for peer in peers if peer != own], archival, topics)
             for node, each, own in zip(range(1, NODES + 1), self.brokers, peers, strict=True)
         ]
 

@@ -113,8 +113,6 @@ def refused(broker: GuardedBroker, user: str, topic: str) -> KafkaError | None:
     return error
 
 
-
-
 def read_error(broker: GuardedBroker, user: str, group: str, topic: str) -> KafkaError | None:
     """Why `user`, who may read as `group`, may not read `topic`; None where that is allowed too."""
     reader = Consumer({**broker.login(user), "group.id": group})

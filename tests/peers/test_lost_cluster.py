@@ -36,7 +36,11 @@ TOPICS = ("codecs", "ledger", "short", "soup", "stock")
 GROUPS = {"cooks": "classic", "guests": "consumer"}
 PREVIOUS, PREVIOUS_LEVEL = "4.2", "4.2-IV1"
 SESSION_MS = 6_000  # the least that a member of a classic group may have
-SHORT_SESSIONS = {"group.consumer.min.session.timeout.ms": SESSION_MS, "group.consumer.session.timeout.ms": SESSION_MS}
+SOON = {
+    "group.consumer.min.session.timeout.ms": SESSION_MS,
+    "group.consumer.session.timeout.ms": SESSION_MS,
+    "log.flush.start.offset.checkpoint.interval.ms": 200,  # where logs begin is in no file for up to a minute, by default
+}
 _PATIENCE_S = 120
 NEVER_MS, AT_ONCE_MS = "86400000", "0"  # min.compaction.lag.ms
 
@@ -53,16 +57,14 @@ class Bistro(Cluster):
         self.guarded: list[GuardedBroker] = []
 
         def broker(log_dir: Path, work: Path, properties: Mapping[str, object], **settings: Any) -> KafkaBroker:
-            self.guarded.append(GuardedBroker(log_dir, work, properties={**properties, **SHORT_SESSIONS}, jars=jars, **settings))
+            self.guarded.append(GuardedBroker(log_dir, work, properties={**properties, **SOON}, jars=jars, **settings))
             return self.guarded[-1]
 
         level = ("--release-version", PREVIOUS_LEVEL)
         super().__init__(root, "", "", log_dirs=log_dirs, bucket=bucket, broker=broker, format_options=level)
 
     def set_config(self, kind: str, name: str, **values: str) -> None:
-        entries = [
-            ConfigEntry(key.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET) for key, value in values.items()
-        ]
+        entries = [ConfigEntry(key.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET) for key, value in values.items()]
         admin = self.admin  # held: its futures die with it
         for done in admin.incremental_alter_configs([ConfigResource(kind, name, incremental_configs=entries)]).values():
             done.result(30)
@@ -91,6 +93,7 @@ class Bistro(Cluster):
     def archive(self) -> None:
         """Everything there is, as an operator asks for it before the night."""
         wait_in_sync(self.bootstrap, NODES)
+        until(lambda: not [each for each in java_coordinated(self.bootstrap).transactions if "Prepare" in each["state"]], "they do not end")
         ends = {place: end for place, (_, end) in self.bounds().items()}
         self.wait_for_agents()
         for headwater in self.headwaters:
@@ -153,7 +156,7 @@ def write_all(cluster: Bistro, life: bytes) -> Producer:
 @contextmanager
 def reading(cluster: Bistro, **settings: object) -> Iterator[Consumer]:
     common = {"bootstrap.servers": cluster.bootstrap, "enable.auto.commit": False, "log_level": 0}
-    consumer = Consumer({**common, **{key.replace("_", "."): value for key, value in settings.items()}})  # type: ignore[dict-item]
+    consumer = Consumer({**common, **{key.replace("_", "."): value for key, value in settings.items()}})
     try:
         yield consumer
     finally:
@@ -162,7 +165,7 @@ def reading(cluster: Bistro, **settings: object) -> Iterator[Consumer]:
 
 def stock(cluster: Bistro) -> list[tuple[int, bytes | None, bytes | None]]:
     """Offset, key and value of each record."""
-    found = []
+    found: list[tuple[int, bytes | None, bytes | None]] = []
     with reading(cluster, group_id="look", enable_partition_eof=True, auto_offset_reset="earliest") as consumer:
         consumer.assign([TopicPartition("stock", 0, 0)])
         while True:
@@ -269,6 +272,11 @@ def held(cluster: Bistro) -> dict[str, Any]:
 
 
 def expect_held(cluster: Bistro, before: dict[str, Any]) -> None:
+    def are_loaded() -> bool:
+        found = java_coordinated(cluster.bootstrap)
+        return len(found.groups) >= len(before["groups"]) and len(found.transactions) >= len(before["transactions"])
+
+    until(are_loaded, "coordinators do not know what they knew")
     found = held(cluster)
     for isolation, records in found["records"].items():
         expect_same(records, before["records"][isolation], isolation)
@@ -317,20 +325,25 @@ def lose(cluster: Bistro, root: Path) -> dict[str, Any]:
     return before
 
 
+def operator(root: Path) -> list[str]:
+    """Options of somebody with the bucket alone."""
+    return ["--store", f"file://{root / 'bucket'}", "--data-dir", str(root / "operator")]
+
+
 def recovered(root: Path, name: str, *options: str) -> list[Path]:
     """The log directories of its brokers."""
     command = ["recover", "apply", "cluster", "--brokers", str(NODES), "--take-over", "--into", str(root / name), *options]
-    assert cli.run([*command, "--store", f"file://{root / 'bucket'}", "--data-dir", str(root / "operator")]) == 0
+    assert cli.run([*command, *operator(root)]) == 0
     return [root / name / f"node-{node}" for node in range(1, NODES + 1)]
 
 
 def put_back(cluster: Bistro, root: Path, name: str) -> None:
     """The retention that was held back."""
     command = ["recover", "finish", "--into", str(root / name), "--bootstrap-servers", cluster.bootstrap]
-    assert cli.run([*command, "--store", f"file://{root / 'bucket'}", "--data-dir", str(root / "operator")]) == 0
+    assert cli.run([*command, *operator(root)]) == 0
 
 
-def test_a_lost_cluster_comes_back_and_goes_on_and_is_lost_again(tmp_path: Path) -> None:
+def test_a_lost_cluster_comes_back_and_goes_on_and_is_lost_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bucket = tmp_path / "bucket"
     with Bistro(tmp_path / "one", bucket) as cluster:
         furnish(cluster)
@@ -364,6 +377,9 @@ def test_a_lost_cluster_comes_back_and_goes_on_and_is_lost_again(tmp_path: Path)
         assert cli.run(["delete-before", "short:0", "27", "--yes", "--config", str(leader.file)]) == 0
         before = lose(cluster, tmp_path)
 
+    capsys.readouterr()
+    assert cli.run(["recover", "plan", "cluster", "--kafka-release", "4.1", *operator(tmp_path)]) != 0
+    assert "that takes Kafka 4.2 or 4.3" in capsys.readouterr().err
     jars = previous_kafka_jars()
     with Bistro(tmp_path / "three", bucket, recovered(tmp_path, "once more", "--kafka-release", PREVIOUS), jars) as cluster:
         wait_in_sync(cluster.bootstrap, NODES)
@@ -376,3 +392,4 @@ def test_a_lost_cluster_comes_back_and_goes_on_and_is_lost_again(tmp_path: Path)
         expect_committed(cluster)
         expect_resumed(cluster)
         cluster.archive()
+    assert cli.run(["verify", "--data", *operator(tmp_path)]) == 0
