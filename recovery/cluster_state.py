@@ -35,7 +35,7 @@ from manifests.cluster_list import SNAPSHOT_BYTES_MAX, ListedSnapshot
 from manifests.cluster_snapshot import open_snapshot, unpack_snapshot
 from manifests.cluster_survey import survey_snapshots
 from manifests.repository import ManifestRepository
-from recovery.kafka_releases import METADATA_VERSION, starting_releases
+from recovery.kafka_releases import METADATA_VERSION, NEWEST, reads_unknown, starting_releases
 from recovery.recovery_plan import ClusterPlan, RecoveryPlan
 from recovery.replica_placement import with_replicas
 from recovery.snapshot_topics import with_epochs
@@ -95,7 +95,8 @@ def with_cluster(plan: RecoveryPlan, found: SnapshotFound, former: Collection[st
         notes.append("whether the snapshot was taken with users, tokens and passwords is not known: neither a list nor the object says it")
     elif not listed.has_secrets:
         left_out.append("users, delegation tokens and passwords in settings: the snapshot was taken with cluster.secrets = false")
-    unknown = _unknown_records(found, left_out, notes)
+    release = plan.request.options.kafka_release
+    unknown = _unknown_records(found, release, left_out, notes)
     nodes = [each.node_id for each in plan.request.options.brokers] or [plan.node_id]
     others = sorted(name for kind, name in state.configs if kind == RESOURCE_BROKER and name not in ("", *map(str, nodes)))
     if others:
@@ -107,7 +108,9 @@ def with_cluster(plan: RecoveryPlan, found: SnapshotFound, former: Collection[st
             left_out.append(f"{len(records)} {what}: Kafka keeps none below {METADATA_VERSION} {level}, the snapshot has {had}")
     if state.others.get(TOKEN) and TOKEN in _kinds_at_level(state):
         notes.append("delegation tokens hold on brokers with the same delegation.token.secret.key alone")
-    starts = starting_releases(state.features, plan.request.options.kafka_release)
+    starts = starting_releases(state.features, release)
+    if unknown and not starts.problem:
+        starts = starts._replace(releases=(), from_=release or "")
     if starts.problem:
         problems.append(starts.problem)
     else:
@@ -139,9 +142,9 @@ def with_cluster(plan: RecoveryPlan, found: SnapshotFound, former: Collection[st
     return with_replicas(plan, archived)
 
 
-def _unknown_records(found: SnapshotFound, left_out: list[str], notes: list[str]) -> int:
-    """How many of them the new cluster begins with; what is left out is added. They are sound for Kafka at these feature levels alone, and
-    so is all else: who starts on the one reads the other."""
+def _unknown_records(found: SnapshotFound, release: str | None, left_out: list[str], notes: list[str]) -> int:
+    """How many of them the new cluster begins with; what is left out is added. They are for a release that can have written them alone: any
+    other one stops at a record that it does not know."""
     listed, state = found.listed, found.state
     injected, aside = list(_injectable(state.unknown)), list(_injectable(state.kept))
     if partitions := sum(bool(each.tags) for topic in state.topics.values() for each in topic.partitions.values()):
@@ -156,6 +159,12 @@ def _unknown_records(found: SnapshotFound, left_out: list[str], notes: list[str]
         left_out.append(
             f"{len(aside)} records of kinds {_kinds(aside)}, which this version does not know: later ones may have undone a part of them"
         )
+    if injected and not reads_unknown(state.features, release):
+        left_out.append(
+            f"{len(injected)} records of kinds {_kinds(injected)}, which this version does not know: no Kafka up to {NEWEST} writes them, and "
+            "none would start on them; --kafka-release X.Y, the newer release that wrote them, or a later one, brings them back"
+        )
+        injected = []
     if injected:
         notes.append(
             f"{len(injected)} records of kinds {_kinds(injected)}, which this version does not know, come back byte for byte and in order"

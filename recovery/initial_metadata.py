@@ -21,7 +21,7 @@ from headwater_core.segments.metadata.metadata_records import (
     Topic,
 )
 from recovery.cluster_state import injected_records
-from recovery.kafka_releases import partition_version
+from recovery.kafka_releases import StartingReleases, partition_version, starting_releases
 from recovery.recovery_plan import PartitionPlan, RecoveryPlan, TopicPlan
 
 FEATURES = {  # as kafka-storage of Kafka 4.3 formats a new cluster
@@ -47,6 +47,13 @@ def bootstrap_checkpoint(plan: RecoveryPlan, state: ClusterMetadata | None = Non
 def features_of(plan: RecoveryPlan) -> Mapping[str, int]:
     """The levels that the recovered cluster begins with."""
     return plan.cluster.features if plan.cluster else FEATURES
+
+
+def starting_on(plan: RecoveryPlan) -> StartingReleases:
+    """Which Kafka starts on what `plan` writes."""
+    wanted = plan.request.options.kafka_release
+    found = starting_releases(features_of(plan), wanted)
+    return found._replace(releases=(), from_=wanted or "") if plan.cluster is not None and plan.cluster.unknown else found
 
 
 def bootstrap_records(plan: RecoveryPlan, state: ClusterMetadata | None = None) -> Iterator[MetadataRecord]:

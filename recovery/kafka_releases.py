@@ -4,6 +4,7 @@ A broker refuses metadata with a feature or a level that it does not know, and t
 MetadataVersion and Feature of Kafka's own server-common, 4.0.0, 4.1.0, 4.2.2 and 4.3.1.
 """
 
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -35,14 +36,16 @@ NEWEST = list(RELEASES)[-1]
 
 
 class StartingReleases(NamedTuple):
-    """releases: of those that are known, in order; problem: why none can start, or not the wanted one; """ ""
+    """releases: of those that are known, in order; problem: why none can start, or not the wanted one; ""; from_: where none of those that
+    are known starts, the one that was named in their place; "" """
 
     releases: tuple[str, ...]
     problem: str = ""
+    from_: str = ""
 
     def __str__(self) -> str:
         if not self.releases:
-            return f"a Kafka newer than {NEWEST}"
+            return f"{self.from_} or newer" if self.from_ else f"newer than {NEWEST}"
         return " or ".join(self.releases) + (" or newer" if self.releases[-1] == NEWEST else "")
 
 
@@ -59,10 +62,28 @@ def starting_releases(features: Mapping[str, int], wanted: str | None = None) ->
     found = StartingReleases(tuple(release for release in RELEASES if not _too_high(features, release)))
     if wanted is None or wanted in found.releases:
         return found
+    if is_newer(wanted):
+        return found if found.releases else found._replace(from_=wanted)
     if wanted not in RELEASES:
-        return found._replace(problem=f"Kafka {wanted} is not known: {', '.join(RELEASES)} are")
+        return found._replace(problem=f"Kafka {wanted[:40]} is not known: {', '.join(RELEASES)} are, and newer ones may be named")
     why = ", ".join(f"{name} {features[name]} (it knows {RELEASES[wanted].get(name, 0)})" for name in _too_high(features, wanted))
     return found._replace(problem=f"Kafka {wanted} does not start on {why}: that takes Kafka {found}")
+
+
+def is_newer(release: str) -> bool:
+    """Whether it is one that was released after all that are known: it may have written records of kinds that these do not have."""
+    return re.fullmatch(r"[0-9]{1,4}\.[0-9]{1,4}", release) is not None and _order(release) > _order(NEWEST)
+
+
+def _order(release: str) -> tuple[int, ...]:
+    return tuple(map(int, release.split(".")))
+
+
+def reads_unknown(features: Mapping[str, int], wanted: str | None) -> bool:
+    """Whether the release that starts on these levels is one that can have written records that this version does not know. Every kind of
+    the releases that are known is; a newer release is named, or the levels are such that none but a newer one starts. Controllers write
+    nothing that a broker at the metadata's own levels cannot read, so that such a broker reads what was written at them."""
+    return is_newer(wanted) if wanted is not None else not starting_releases(features).releases
 
 
 def _too_high(features: Mapping[str, int], release: str) -> list[str]:

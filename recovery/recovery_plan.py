@@ -58,7 +58,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     drop_partitions  a given count may be less than what is archived
     renames          names in the recovered cluster, by the archive's
     cluster          the whole cluster, with this snapshot of its metadata: a number, or `latest`; None: topics alone
-    kafka_release    the release of Kafka that is to start on it, such as 4.2; None: any that does
+    kafka_release    the release of Kafka that is to start on it, such as 4.2; None: any that does. One that is newer than all that are
+                     known gets the records that this version does not know
     unlisted_topics  with topics that this snapshot does not have
     brokers          that it comes back on; none: on one, `node_id`
     take_over        the recovered cluster gets the archive, and the old one loses it

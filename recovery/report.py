@@ -4,8 +4,7 @@ from pathlib import Path
 
 import msgspec
 
-from recovery.initial_metadata import features_of
-from recovery.kafka_releases import starting_releases
+from recovery.initial_metadata import starting_on
 from recovery.recovery_plan import PartitionPlan, TargetBroker, TopicPlan
 from recovery.target import Mark
 
@@ -65,7 +64,7 @@ def report_of(into: Path, mark: Mark, *, resumed: bool, again: bool) -> Recovery
         finished_ms=mark.finished_ms or 0,
         resumed=resumed,
         again=again,
-        kafka=str(starting_releases(features_of(plan))),
+        kafka=str(starting_on(plan)),
         taken_over=plan.request.options.take_over,
         brokers=plan.brokers,
         running=plan.running is not None,

@@ -177,7 +177,8 @@ def _which_cluster(verb: Callable[..., None]) -> Callable[..., None]:
     @click.option(
         "--kafka-release",
         metavar="X.Y",
-        help="Kafka release that will start on it. Refuse when it does not, naming those that do.  [default: any that does]",
+        help="Kafka release that will start on it. Refuse when it does not, naming those that do. One that is newer than all that are known "
+        "gets the records that this version does not know.  [default: any that does]",
     )
     @_onto_brokers
     @_take_over
@@ -760,8 +761,7 @@ def _with_forecast(config: "Config", made: "RecoveryPlan", into: Path | None) ->
 
 def _say_forecast(made: "RecoveryPlan") -> None:
     """Room, time, and which brokers start on it."""
-    from recovery.initial_metadata import features_of
-    from recovery.kafka_releases import starting_releases
+    from recovery.initial_metadata import starting_on
     from recovery.restoration import WORKERS
 
     if (found := made.forecast) is not None:
@@ -771,7 +771,7 @@ def _say_forecast(made: "RecoveryPlan") -> None:
             rate = f"{size_text(round(found.bytes_per_s))}/s each, as just measured with one"
             say(f"time: about {duration_text(found.seconds)} to download and verify, {WORKERS} downloads at a time of {rate}")
     if made.running is None:
-        say(f"brokers: Kafka {starting_releases(features_of(made))} starts on it")
+        say(f"brokers: Kafka {starting_on(made)} starts on it")
 
 
 def _conclude(made: "RecoveryPlan", into: Path | None) -> None:

@@ -20,6 +20,7 @@ from manifests.cluster_list import ClusterList, ListedSnapshot, encode_cluster_l
 from manifests.cluster_snapshot import facts_of, pack_snapshot
 from manifests.repository import ManifestRepository
 from recovery.cluster_state import copied_state
+from recovery.initial_metadata import starting_on
 from recovery.recovery_plan import ClusterPlan, RecoveryPlan, decode_plan, encode_plan
 from recovery.target import copy_name
 from tests.fixtures import unpack
@@ -27,6 +28,7 @@ from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.recovery.archived import archive
 
 CLUSTER = recovery.Options(cluster="latest")
+FOR_NEWER = recovery.Options(cluster="latest", kafka_release="4.4")
 
 
 class Kitchen:
@@ -189,8 +191,10 @@ def injected(into: Path) -> ClusterMetadata:
 
 def test_unknown_records_come_back_byte_for_byte_and_in_order_after_all_else(tmp_path: Path) -> None:
     kitchen = Kitchen(unread={99: 2, 98: 1, 0: 1}, unknown=(LATER[0], OF_A_NODE, *LATER[1:]))
-    plan = kitchen.plan()
+    plan = kitchen.plan(FOR_NEWER)
     assert plan.left_out == ()
+    assert plan.cluster is not None
+    assert (plan.cluster.starts_on, str(starting_on(plan))) == ((), "4.4 or newer")
     assert "3 records of kinds [98, 99], which this version does not know, come back byte for byte and in order" in plan.notes
     assert plan.cluster is not None
     assert plan.cluster.unknown == 3
@@ -199,14 +203,31 @@ def test_unknown_records_come_back_byte_for_byte_and_in_order_after_all_else(tmp
     assert (tmp_path / "kafka" / "bootstrap.checkpoint").read_bytes().index(LATER[0]) > 0
 
 
+@pytest.mark.parametrize("release", [None, "4.3"])
+def test_no_release_that_cannot_have_written_an_unknown_record_gets_one(release: str | None, tmp_path: Path) -> None:
+    kitchen = Kitchen(unread={99: 2, 98: 1}, unknown=LATER)
+    plan = kitchen.plan(recovery.Options(cluster="latest", kafka_release=release))
+    (left_out,) = plan.left_out
+    assert left_out.startswith("3 records of kinds [98, 99], which this version does not know: no Kafka up to 4.3 writes them")
+    recovery.apply(plan, tmp_path / "kafka", kitchen.store)
+    assert injected(tmp_path / "kafka").unknown == ()
+
+
+def test_levels_on_which_a_newer_release_alone_starts_say_that_it_reads_what_was_written_at_them() -> None:
+    plan = Kitchen(unread={99: 2, 98: 1}, unknown=LATER, features={"metadata.version": 31}).plan()
+    assert plan.cluster is not None
+    assert (plan.left_out, plan.cluster.unknown) == ((), 3)
+    assert any("metadata.version 31; Kafka newer than 4.3 starts on it" in note for note in plan.notes)
+
+
 def test_what_a_later_record_may_have_undone_and_what_had_no_room_is_left_out(tmp_path: Path) -> None:
     undone = Kitchen(unread={99: 1, 11: 1}, unknown=LATER[:1], kept=(b"\x01\x0b\x09later",))
-    plan = undone.plan()
+    plan = undone.plan(FOR_NEWER)
     assert plan.left_out == ("1 records of kinds [11], which this version does not know: later ones may have undone a part of them",)
     recovery.apply(plan, tmp_path / "one", undone.store)
     assert (injected(tmp_path / "one").unknown, injected(tmp_path / "one").kept) == (LATER[:1], ())
     incomplete = Kitchen(unread={99: 5}, unknown=LATER[:1])
-    plan = incomplete.plan()
+    plan = incomplete.plan(FOR_NEWER)
     assert plan.left_out == (
         "4 records that its writer did not know, and had no room for",
         "1 records of kinds [99], which this version does not know: later ones may have undone a part of them",
