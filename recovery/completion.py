@@ -1,5 +1,6 @@
 """How far the recovery in a directory is, and whether anything is left to do."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -10,7 +11,10 @@ from recovery.cluster_state import copied_state
 from recovery.layout import partition_directory, partitions, segment_files
 from recovery.recovery_plan import TargetBroker
 from recovery.target import Mark, broker_started, copy_name, read_mark
+from recovery.target_contents import differences, foreign_files
 from recovery.target_files import read_if_there
+
+_SHOWN = 10
 
 
 class RecoveryStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,6 +93,27 @@ def is_finished(into: Path, mark: Mark) -> bool:
             f"there. Remove {name} and run the same command again to fetch them"
         )
     return found is not None
+
+
+def check_contents(into: Path, mark: Mark, *, finished: bool) -> None:
+    """Raises VerificationFailed when the directory holds what the plan has no use for; of a `finished` recovery, too, when any byte of it is
+    not as recovery left it. Says nothing of a directory in which a broker has started: the files are the broker's."""
+    if broker_started(into, [each.directory for each in mark.plan.targets]):
+        return
+    if finished and (found := differences(into, mark)):
+        raise VerificationFailed(
+            f"{into}: the recovery is finished, no broker has started there, and {len(found)} files differ from what it left: "
+            f"{'; '.join(_shown(found))}. Remove {next(iter(layout.identity_files(mark.plan, mark.directory_id)))} and what does not belong there, and run the same command again"
+        )
+    if not finished and (foreign := foreign_files(into, mark)):
+        raise VerificationFailed(
+            f"{into} holds what this recovery does not write, nothing was fetched: {', '.join(_shown(list(map(str, foreign))))}. Remove it and run "
+            "the same command again, or recover into a new directory"
+        )
+
+
+def _shown(texts: Sequence[str]) -> list[str]:
+    return [*texts[:_SHOWN], *([f"and {len(texts) - _SHOWN} more"] if len(texts) > _SHOWN else [])]
 
 
 def _gone(into: Path, mark: Mark) -> list[Path]:

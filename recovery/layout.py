@@ -18,6 +18,7 @@ from recovery.runs import segment_name
 
 BOOTSTRAP = "bootstrap.checkpoint"
 STAGED = "recovered.properties"
+PARTITION_NAMES = frozenset((checkpoints.PARTITION_METADATA, checkpoints.LEADER_EPOCHS))  # of what lies beside segments
 _BATCH_COMMITS = 500
 
 Files = dict[PurePath, bytes]

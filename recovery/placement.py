@@ -20,12 +20,10 @@ from recovery.layout import Files, Segment, partition_directory, partitions, seg
 from recovery.planner import without
 from recovery.recovery_plan import LostRun, RecoveryPlan
 from recovery.revision import REVISIONS_MAX, settled
-from recovery.runs import Restored, restore, segment_name
+from recovery.runs import SEGMENT_SUFFIXES, Restored, restore, segment_name
 from recovery.take_over import TakeOver
 from recovery.target import LOCK, MARK, Mark, copy_name, plan_name, write_mark
 from recovery.target_files import SECRET_MODE, publish, read_if_there
-
-SEGMENT_SUFFIXES = (".log", ".index", ".timeindex")
 
 Progress = Callable[[int], None]
 """Called with bytes as they are in place and verified, from several threads but one at a time."""

@@ -15,7 +15,7 @@ from headwater_core.errors import TransientError, UsageError, VerificationFailed
 from headwater_core.objectstore.store import ObjectStore
 from manifests.repository import ManifestRepository
 from recovery.cluster_state import fetch_snapshot, write_copy
-from recovery.completion import is_finished
+from recovery.completion import check_contents, is_finished
 from recovery.identity import new_kafka_id
 from recovery.placement import Placement, Progress, damage_text
 from recovery.planner import without
@@ -80,7 +80,8 @@ def apply(
 
     skip_damaged  what is missing or damaged in the bucket is left out, and the plan in the directory says so from then on
     recorded      the bucket says that this plan is applied here, and to no other directory
-    unchanged     begin only while the archive is as it was planned from, and go on only with that very plan
+    unchanged     begin only while the archive is as it was planned from, go on only with that very plan, and call a directory finished only
+                  when every byte in it is as it was left, until a broker starts there
     create        of a recovery into a running cluster: creates its topics there
 
     Raises UsageError when the plan has problems, was applied elsewhere, or the directory holds something; ForeignOwner when
@@ -97,6 +98,8 @@ def apply(
         check_same(into, mark, plan, exact=unchanged)
         milestones.reached("recover.marked")
         again = is_finished(into, mark)
+        if unchanged or not again:
+            check_contents(into, mark, finished=again)
         if not again and recorded and resumed:
             record_target(store, mark.plan, into, mark.directory_id, host=socket.gethostname(), started_ms=mark.started_ms)
         recovery_id = mark.plan.recovery_id

@@ -19,6 +19,7 @@ from manifests.entry import Entry
 from recovery.indexes import INTERVAL_BYTES, Indexes
 from recovery.target_files import publish
 
+SEGMENT_SUFFIXES = (".log", ".index", ".timeindex")
 PIECE_BYTES = 8 << 20  # of a download: what one run in flight holds in memory
 
 
