@@ -39,10 +39,12 @@ class Placement:
         self._restored: dict[Path, Restored] = {}
         self._lost: dict[str, LostRun] = {}  # by key
 
-    def run(self, *, skip_damaged: bool) -> Mark:
+    def run(self, *, skip_damaged: bool, claim: Callable[[], None]) -> Mark:
         """Do what is left to do; return the mark, with the plan that was carried out in the end.
 
-        Raises what restoration.apply does.
+        claim  called when everything is verified, before a broker can start on it
+
+        Raises what restoration.apply does, and what `claim` raises.
         """
         if self._plan.cluster is not None:
             copy_snapshot(self._plan.cluster, self._into, self._store)
@@ -72,6 +74,8 @@ class Placement:
         milestones.reached("recover.bootstrap")
         self._verify()
         milestones.reached("recover.verified")
+        claim()
+        milestones.reached("recover.claimed")
         if self._plan.request.options.take_over:  # before a broker can start on it
             TakeOver(self._plan, self._manifests, self._mark.started_ms).run()
         self._publish_all(layout.identity_files(self._plan, self._mark.directory_id))

@@ -12,18 +12,20 @@ from headwater_core.clock import Clock, SystemClock
 from headwater_core.control.control_log import ControlLog
 from headwater_core.control.control_records import Record, RecoveryFinished, RecoveryStarted
 from headwater_core.errors import TransientError, UsageError, VerificationFailed
+from headwater_core.files import disk_errors
 from headwater_core.objectstore.store import ObjectStore
 from manifests.repository import ManifestRepository
 from recovery.cluster_state import fetch_snapshot, write_copy
 from recovery.completion import check_contents, is_finished
 from recovery.identity import new_kafka_id
+from recovery.layout import identity_files
 from recovery.placement import Placement, Progress, damage_text
 from recovery.planner import without
 from recovery.recovery_plan import RecoveryPlan, Request, check_plan
 from recovery.report import RecoveryReport, report_of
 from recovery.revision import changes_since, settled
 from recovery.target import Mark, check_same, check_unused, locked, read_mark, write_mark
-from recovery.target_record import record_target
+from recovery.target_record import record_target, record_verified
 
 MILESTONES = (
     "recover.locked",
@@ -38,6 +40,7 @@ MILESTONES = (
     "recover.checkpoints",
     "recover.bootstrap",
     "recover.verified",
+    "recover.claimed",
     "recover.identity",
     "recover.finished",
 )
@@ -71,6 +74,8 @@ def apply(
     recorded: bool = True,
     unchanged: bool = False,
     create: CreateTopics | None = None,
+    moved: bool = False,
+    host: str | None = None,
 ) -> RecoveryReport:
     """Make `into` a log directory with everything in `plan`, on which a broker can be started.
 
@@ -83,30 +88,36 @@ def apply(
     unchanged     begin only while the archive is as it was planned from, go on only with that very plan, and call a directory finished only
                   when every byte in it is as it was left, until a broker starts there
     create        of a recovery into a running cluster: creates its topics there
+    moved         what was begun here was begun elsewhere, and is moved, or copied: it is continued here, and nowhere else from then on
+    host          the name of this machine; None: as it calls itself
 
     Raises UsageError when the plan has problems, was applied elsewhere, or the directory holds something; ForeignOwner when
     it holds another recovery; DiskFull and TransientError when the same call may succeed later; VerificationFailed when
     objects are not what the archive says, all of which it names, or the directory is not, in the end, what was planned.
     """
-    clock = clock or SystemClock()
+    clock, host = clock or SystemClock(), host or socket.gethostname()
     with locked(into):
         milestones.reached("recover.locked")
         mark = read_mark(into)
         resumed = mark is not None
         if mark is None:
-            mark = _begin(plan, into, store, clock, control, create, skip_damaged=skip_damaged, recorded=recorded, unchanged=unchanged)
+            more = {"skip_damaged": skip_damaged, "recorded": recorded, "unchanged": unchanged}
+            mark = _begin(plan, into, store, clock, control, create, host, **more)
         check_same(into, mark, plan, exact=unchanged)
         milestones.reached("recover.marked")
         again = is_finished(into, mark)
         if unchanged or not again:
             check_contents(into, mark, finished=again)
         if not again and recorded and resumed:
-            record_target(store, mark.plan, into, mark.directory_id, host=socket.gethostname(), started_ms=mark.started_ms)
+            new_id, was = new_kafka_id() if moved else None, mark.directory_id
+            directory_id = record_target(store, mark.plan, into, was, host=host, started_ms=mark.started_ms, moved_as=new_id)
+            mark = _renamed(into, mark, directory_id)
         recovery_id = mark.plan.recovery_id
         _announce(control, RecoveryStarted(recovery_id=recovery_id, at_ms=mark.started_ms, summary=_summary(mark.plan, into)))
         if not again:
             _log.info("recovery_started", recovery_id=recovery_id, into=str(into), size_bytes=mark.plan.size_bytes, resumed=resumed)
-            mark = Placement(mark, into, store, progress or (lambda size_bytes: None), workers).run(skip_damaged=skip_damaged)
+            claim = _claim(mark, into, store, clock, host) if recorded else lambda: None
+            mark = Placement(mark, into, store, progress or (lambda size_bytes: None), workers).run(skip_damaged=skip_damaged, claim=claim)
         if mark.finished_ms is None:
             mark = write_mark(into, replace(mark, finished_ms=clock.now_ms()))
             milestones.reached("recover.finished")
@@ -122,6 +133,7 @@ def _begin(
     clock: Clock,
     control: ControlLog | None,
     create: CreateTopics | None,
+    host: str,
     *,
     skip_damaged: bool,
     recorded: bool,
@@ -148,11 +160,30 @@ def _begin(
         milestones.reached("recover.created")
     directory_id, started_ms = new_kafka_id(), clock.now_ms()
     if recorded:
-        directory_id = record_target(store, plan, into, directory_id, host=socket.gethostname(), started_ms=started_ms)
+        directory_id = record_target(store, plan, into, directory_id, host=host, started_ms=started_ms)
     milestones.reached("recover.recorded")
     if plan.cluster is not None and snapshot is not None:
         write_copy(plan.cluster, into, snapshot)
     return write_mark(into, Mark(plan, "", directory_id, started_ms))
+
+
+def _renamed(into: Path, mark: Mark, directory_id: str) -> Mark:
+    """The mark of what has another directory id from now on. What says the former one goes first."""
+    if directory_id == mark.directory_id:
+        return mark
+    for name in identity_files(mark.plan, mark.directory_id):
+        with disk_errors(into / name):
+            (into / name).unlink(missing_ok=True)
+    return write_mark(into, replace(mark, directory_id=directory_id))
+
+
+def _claim(mark: Mark, into: Path, store: ObjectStore, clock: Clock, host: str) -> Callable[[], None]:
+    """Says in the bucket that the directory becomes a broker's, before it does: a copy that was moved meanwhile has it instead."""
+
+    def claim() -> None:
+        record_verified(store, mark.plan, into, mark.directory_id, host=host, now_ms=clock.now_ms())
+
+    return claim
 
 
 def _announce(control: ControlLog | None, record: Record) -> None:

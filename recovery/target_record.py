@@ -28,8 +28,10 @@ _READERS = 16
 
 @prepared
 class TargetRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a plan is, or was, applied. directory_id distinguishes the directory from every other; host and directory are for people.
+    """Where a plan is, or was, applied. directory_id distinguishes the directory from every other; where it lies, host and directory,
+    distinguishes it from its copies.
 
+    verified_ms  when all of it was there and verified: no copy of it is continued from then on. None: not yet, or an earlier version does it
     held         the settings that the recovered cluster begins without, should its disk be lost before they are put back
     put_back_ms  when that was done; None: it was not, or the bucket does not record it
     """
@@ -44,13 +46,20 @@ class TargetRecord(msgspec.Struct, frozen=True, kw_only=True):
     started_ms: int
     held: tuple[HeldSetting, ...] = ()
     put_back_ms: int | None = None
+    verified_ms: int | None = None
 
 
-def record_target(store: ObjectStore, plan: RecoveryPlan, into: Path, directory_id: str, *, host: str, started_ms: int) -> str:
+def record_target(
+    store: ObjectStore, plan: RecoveryPlan, into: Path, directory_id: str, *, host: str, started_ms: int, moved_as: str | None = None
+) -> str:
     """Say in the bucket that `plan` is applied to `into`; return the directory id that it is applied under, which is an earlier
     one's when this host began there before and lost the mark.
 
-    Raises UsageError when the plan belongs to another directory, Unauthorised when the bucket cannot be written.
+    moved_as  what has `directory_id` was moved here, or copied, and gets this id: all other copies have the former one and are refused from
+              then on. None: it was not moved
+
+    Raises UsageError when the plan belongs to another directory, or this one was moved and nobody says so, Unauthorised when the bucket
+    cannot be written, TransientError when the same call may succeed later.
     """
     mine = TargetRecord(
         recovery_id=plan.recovery_id,
@@ -67,25 +76,72 @@ def record_target(store: ObjectStore, plan: RecoveryPlan, into: Path, directory_
         store.create(key, seal(mine))
         return directory_id
     except (AlreadyExists, UnknownOutcome) as error:
-        held = _held(store, key, error)
+        held, tag = _held(store, key, error)
     except Unauthorised as error:
         raise Unauthorised(
             f"{error}. The bucket must say that this plan is applied here, or it could be applied twice: allow writing {key}, or, with a "
             "bucket that can only be read, run with --unrecorded and make sure of it yourself"
         ) from error
-    if held.directory_id == directory_id or (held.host, held.directory) == (mine.host, mine.directory):
+    if (held.host, held.directory) == (mine.host, mine.directory):
         return held.directory_id
+    if held.directory_id == directory_id and moved_as is not None:
+        return _move(store, held, tag, replace(held, host=mine.host, directory=mine.directory, directory_id=moved_as))
+    if held.directory_id == directory_id:
+        raise UsageError(
+            f"this recovery was begun in {held.directory} on {held.host}, and here is a copy of it: two that are finished would be the same "
+            "cluster and node twice. If it was moved, or is to continue here alone, add --moved"
+        )
     raise UsageError(
         f"this plan was applied to {held.directory} on {held.host}: a second directory of one plan would be the same cluster and node "
         "twice; make a new plan to recover again"
     )
 
 
-def _held(store: ObjectStore, key: str, cause: Exception) -> TargetRecord:
+def _held(store: ObjectStore, key: str, cause: Exception) -> tuple[TargetRecord, str]:
     try:
-        return unseal(store.get(key)[0], TargetRecord, key)
+        raw, tag = store.get(key)
     except NotFound:
         raise TransientError(f"{key}: {cause}") from cause
+    return unseal(raw, TargetRecord, key), tag
+
+
+def _move(store: ObjectStore, held: TargetRecord, tag: str, moved: TargetRecord) -> str:
+    """Of several copies that are moved at the same time one gets the record, and its new id keeps the others from it."""
+    key = keys.recovery(held.recovery_id)
+    if held.verified_ms is not None:
+        raise UsageError(
+            f"this recovery was verified in {held.directory} on {held.host}, where a broker may have started: no copy of it is continued. "
+            f"Make a new plan to recover again; if that directory is lost before it was finished, delete {key} from the bucket"
+        )
+    try:
+        store.replace(key, seal(moved), expected_tag=tag)
+    except (Conflict, UnknownOutcome) as error:
+        raise TransientError(f"{key} has changed meanwhile, run the same command again: {error}") from error
+    return moved.directory_id
+
+
+def record_verified(store: ObjectStore, plan: RecoveryPlan, into: Path, directory_id: str, *, host: str, now_ms: int) -> None:
+    """Say in the bucket that what was begun in `into` is verified, so that none of its copies is continued. May be repeated.
+
+    Raises UsageError when another directory has taken it over since, and then nothing that a broker starts on may be made of this one;
+    TransientError when the same call may succeed later.
+    """
+    key = keys.recovery(plan.recovery_id)
+    try:
+        raw, tag = store.get(key)
+    except NotFound as error:
+        raise TransientError(f"{key} is gone from the bucket meanwhile: run the same command again") from error
+    held = unseal(raw, TargetRecord, key)
+    if (held.host, held.directory, held.directory_id) != (host, str(into.resolve()), directory_id):
+        raise UsageError(
+            f"this recovery continues in {held.directory} on {held.host} since; nothing more is done here, and no broker can start on {into}"
+        )
+    if held.verified_ms is not None:
+        return
+    try:
+        store.replace(key, seal(replace(held, verified_ms=now_ms)), expected_tag=tag)
+    except (Conflict, UnknownOutcome) as error:
+        raise TransientError(f"{key} has changed meanwhile, run the same command again: {error}") from error
 
 
 def record_put_back(store: ObjectStore, recovery_id: str, now_ms: int) -> None:

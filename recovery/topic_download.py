@@ -167,9 +167,11 @@ def _downloaded(
     plan = mark.plan if mark else _planned(wanted, store, make_plan)
     _announce(control, RecoveryStarted(recovery_id=wanted.recovery_id, at_ms=clock.now_ms(), summary=f"{wanted.topic} into {into}"[:1000]))
     try:
-        apply(plan, into, store, clock=clock)
+        apply(plan, into, store, clock=clock, moved=True)  # with its log directory, whose agent is the one that continues
     except UsageError:
-        if mark is None:
+        if (mark := read_mark(into)) is not None:
+            _claim(mark, into, store)  # raises when another one has taken it over meanwhile
+        else:
             _place(wanted, [into], store)  # raises when another one has begun meanwhile
         raise
     mark = read_mark(into)
@@ -179,10 +181,10 @@ def _downloaded(
 
 def _claim(mark: Mark, into: Path, store: ObjectStore) -> None:
     """The bucket says that it is downloaded here. Raises UsageError when that is so, or was done, somewhere else."""
-    recovery_id = mark.plan.recovery_id
+    recovery_id, here = mark.plan.recovery_id, (socket.gethostname(), str(into.resolve()))
     begun, done = read_begun(store, recovery_id), read_done(store, recovery_id)
     for held in (done, begun):
-        if held is not None and held.directory_id != mark.directory_id:
+        if held is not None and held.directory_id != mark.directory_id and (held.host, held.directory) != here:
             raise UsageError(
                 f"its download was begun here, and {held.directory} on {held.host} has taken it over since; remove {into}, and what of the "
                 f"topic is in {into.parent}"

@@ -394,7 +394,12 @@ def _how_to_apply(verb: Callable[..., None]) -> Callable[..., None]:
     unrecorded = click.option(
         "--unrecorded", is_flag=True, help="Do not record this recovery in the bucket. For a bucket that is read-only."
     )
-    return skip(unrecorded(verb))
+    moved = click.option(
+        "--moved",
+        is_flag=True,
+        help="Continue in a directory that was begun on another host, or under another path. Copies of it are refused from then on.",
+    )
+    return skip(unrecorded(moved(verb)))
 
 
 @recover.group(invoke_without_command=True)
@@ -422,6 +427,7 @@ def apply(
     bootstrap_servers: str | None,
     skip_damaged: bool,
     unrecorded: bool,
+    moved: bool,
     form: str,
 ) -> None:
     """Recover topics, or the whole cluster, into a new log directory.
@@ -448,7 +454,7 @@ def apply(
     if raw.lstrip()[:1] != b"{":
         raise UsageError(f"{plan_file} is no plan; `headwater recover plan topic … -o json` prints one")
     made = decode_plan(raw, str(plan_file))
-    _apply(config, made, into, form, bootstrap_servers, skip_damaged=skip_damaged, unrecorded=unrecorded, unchanged=True)
+    _apply(config, made, into, form, bootstrap_servers, skip_damaged=skip_damaged, unrecorded=unrecorded, moved=moved, unchanged=True)
 
 
 @apply.command("topic")
@@ -466,6 +472,7 @@ def apply_topic(
     dry_run: bool,
     skip_damaged: bool,
     unrecorded: bool,
+    moved: bool,
     form: str,
 ) -> None:
     """Recover topics into a new log directory.
@@ -484,7 +491,7 @@ def apply_topic(
       4  archived data is missing or damaged; --skip-damaged continues without it
       5  there is no room for it, or the store does not answer
     """
-    _plan_and_apply(config, names, asked, into, dry_run, form, skip_damaged=skip_damaged, unrecorded=unrecorded)
+    _plan_and_apply(config, names, asked, into, dry_run, form, skip_damaged=skip_damaged, unrecorded=unrecorded, moved=moved)
 
 
 @apply.command("cluster")
@@ -502,6 +509,7 @@ def apply_cluster(
     dry_run: bool,
     skip_damaged: bool,
     unrecorded: bool,
+    moved: bool,
     form: str,
 ) -> None:
     """Recover the cluster into a log directory.
@@ -523,7 +531,7 @@ def apply_cluster(
       5  there is no room for it, or the store does not answer
       6  there is no snapshot of the cluster
     """
-    _plan_and_apply(config, names, asked, into, dry_run, form, skip_damaged=skip_damaged, unrecorded=unrecorded)
+    _plan_and_apply(config, names, asked, into, dry_run, form, skip_damaged=skip_damaged, unrecorded=unrecorded, moved=moved)
 
 
 def _plan_and_apply(
@@ -536,6 +544,7 @@ def _plan_and_apply(
     *,
     skip_damaged: bool,
     unrecorded: bool,
+    moved: bool,
 ) -> None:
     if into is None:
         raise UsageError("--into DIR is needed: the log directory to create")
@@ -546,7 +555,7 @@ def _plan_and_apply(
         _say_forecast(made)
         _conclude(made, into)
         return
-    _apply(config, made, into, form, asked["bootstrap_servers"], skip_damaged=skip_damaged, unrecorded=unrecorded)
+    _apply(config, made, into, form, asked["bootstrap_servers"], skip_damaged=skip_damaged, unrecorded=unrecorded, moved=moved)
 
 
 @recover.command()
@@ -850,6 +859,7 @@ def _apply(
     *,
     skip_damaged: bool,
     unrecorded: bool,
+    moved: bool,
     unchanged: bool = False,
 ) -> None:
     """bootstrap_servers: of the running cluster, for a plan that has one"""
@@ -873,6 +883,7 @@ def _apply(
                 recorded=not unrecorded,
                 unchanged=unchanged,
                 create=topic_creator(config, made, bootstrap_servers),
+                moved=moved,
             )
         operation.results = {"topics": len(done.topics), "records": done.records, "size_bytes": done.size_bytes}
         if form == "table":

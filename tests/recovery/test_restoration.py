@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 import recovery
+from headwater_core import milestones
 from headwater_core.errors import (
     ForeignOwner,
     Locked,
@@ -242,3 +243,81 @@ def test_killed_at_any_step_a_second_run_finishes(step: str, kitchen_on_disk: Pa
     assert list(batches(into)) == list(batches(unpack("kitchen")))
     assert not list(into.rglob("*.partial"))
     assert files(into) == undisturbed
+
+
+@pytest.mark.parametrize("step", [step for step in recovery.MILESTONES if step not in ("recover.locked", "recover.recorded", "recover.finished")])
+@pytest.mark.parametrize("first", ["the copy", "the original"])
+def test_one_of_a_directory_and_its_copy_on_another_host_is_finished(
+    first: str, step: str, kitchen: tuple[MemoryStore, ManifestRepository], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, repository = kitchen
+    plan = recovery.plan(repository, ["bills"])
+    here, there = tmp_path / "here", tmp_path / "there"
+
+    class Died(BaseException):
+        pass
+
+    def dies(name: str) -> None:
+        if name == step:
+            raise Died
+
+    with monkeypatch.context() as patch, pytest.raises(Died):
+        patch.setattr(milestones, "reached", dies)
+        recovery.apply(plan, here, store, host="one")
+    shutil.copytree(here, there)
+    for moved in (False, True) if step in ("recover.claimed", "recover.identity") else (False,):
+        with pytest.raises(UsageError, match="no copy of it is continued" if moved else "add --moved"):
+            recovery.apply(plan, there, store, host="two", moved=moved)
+    if step in ("recover.claimed", "recover.identity"):
+        recovery.apply(plan, here, store, host="one")
+        assert not (there / "meta.properties").exists() or step == "recover.identity"
+        return
+    if first == "the copy":
+        recovery.apply(plan, there, store, host="two", moved=True)
+        with pytest.raises(UsageError, match="was applied to"):
+            recovery.apply(plan, here, store, host="one", moved=True)
+        done, other = there, here
+    else:
+        recovery.apply(plan, here, store, host="one")
+        with pytest.raises(UsageError, match="no copy of it is continued"):
+            recovery.apply(plan, there, store, host="two", moved=True)
+        done, other = here, there
+    assert (recovery.apply(plan, done, store, host="any").again, (other / "meta.properties").exists()) == (True, False)
+    assert [batch for batch in batches(unpack("kitchen")) if batch[0] == "bills"] == list(batches(done))
+
+
+def test_a_copy_that_is_moved_while_the_original_is_at_work_has_the_identity_alone(
+    kitchen: tuple[MemoryStore, ManifestRepository], tmp_path: Path
+) -> None:
+    store, repository = kitchen
+    plan = recovery.plan(repository, ["bills"])
+    here, there = tmp_path / "here", tmp_path / "there"
+
+    def copied(size_bytes: int) -> None:
+        if not there.exists():
+            shutil.copytree(here, there)
+            recovery.apply(plan, there, store, host="two", moved=True)
+
+    with pytest.raises(UsageError, match=f"continues in {there} on two since"):
+        recovery.apply(plan, here, store, host="one", workers=1, progress=copied)
+    assert ((here / "meta.properties").exists(), (there / "meta.properties").exists()) == (False, True)
+
+
+def test_a_plan_is_applied_once_from_two_machines_too(kitchen: tuple[MemoryStore, ManifestRepository], tmp_path: Path) -> None:
+    """The same path, too, on disks of their own: a second machine begins when the first has begun, and when it has finished."""
+    store, repository = kitchen
+    plan = decode_plan(encode_plan(recovery.plan(repository, ["bills"])))
+    into = tmp_path / "log"
+
+    def refused(moved: bool) -> None:
+        aside = into.rename(tmp_path / "of the first machine")
+        with pytest.raises(UsageError, match=f"was applied to {into} on one"):
+            recovery.apply(plan, into, store, host="two", moved=moved)
+        assert recovery.status(into) is None
+        shutil.rmtree(into)
+        aside.rename(into)
+
+    recovery.apply(plan, into, store, host="one", workers=1, progress=lambda size_bytes: refused(moved=True))
+    for moved in (False, True):
+        refused(moved)
+    assert recovery.apply(plan, into, store, host="one").again

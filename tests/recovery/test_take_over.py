@@ -38,14 +38,14 @@ TAKE_OVER = recovery.Options(take_over=True)
 
 
 class Interrupted(MemoryStore):
-    """The same bucket, in which each document is written only so many times before an error; `lost`: what failed was written."""
+    """The same bucket, in which each document with an owner is written only so many times before an error; `lost`: what failed was written."""
 
     def __init__(self, other: MemoryStore, left: int, *, lost: bool) -> None:
         self.__dict__ = dict(other.__dict__)
         self.left, self.lost = left, lost
 
     def replace(self, key: str, content: bytes, *, expected_tag: str) -> str:
-        self.left -= 1
+        self.left -= not key.startswith(keys.RECOVERIES)
         if self.left >= 0:
             return super().replace(key, content, expected_tag=expected_tag)
         if self.lost:

@@ -1,13 +1,14 @@
 """The record in the bucket of where a plan is applied, and of what it holds back."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from headwater_core.errors import CorruptData, UsageError
+from headwater_core.errors import CorruptData, TransientError, UsageError
 from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX
 from manifests import keys
-from recovery.target_record import read_records, record_put_back, record_target
+from recovery.target_record import read_records, record_put_back, record_target, record_verified
 from tests.headwater_core.manual_clock import ManualClock
 from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.recovery.plans import ENTRIES, a_head, a_topic, planned
@@ -28,6 +29,74 @@ def test_a_plan_has_one_directory_and_keeps_its_id() -> None:
     for into, host in (("log", "there"), ("elsewhere", "here")):
         with pytest.raises(UsageError, match="was applied to"):
             record_target(store, PLAN, Path(into), "d2", host=host, started_ms=6)
+
+
+def test_a_copy_is_refused_until_it_is_said_to_be_moved_and_then_all_others_are() -> None:
+    store = recorded()
+    for into, host in (("log", "there"), ("elsewhere", "here")):
+        with pytest.raises(UsageError, match="add --moved"):
+            record_target(store, PLAN, Path(into), "d1", host=host, started_ms=6)
+    assert record_target(store, PLAN, Path("log"), "d1", host="there", started_ms=6, moved_as="d2") == "d2"
+    for into, host in (("log", "here"), ("elsewhere", "there")):
+        with pytest.raises(UsageError, match="was applied to .* on there"):
+            record_target(store, PLAN, Path(into), "d1", host=host, started_ms=7, moved_as="d3")
+    assert record_target(store, PLAN, Path("log"), "d1", host="there", started_ms=8) == "d2"  # its mark had not been written yet
+    assert record_target(store, PLAN, Path("log"), "d2", host="there", started_ms=8, moved_as="d4") == "d2"
+
+
+class Overtaken(MemoryStore):
+    """Something else happens right before the next replacement."""
+
+    def __init__(self, other: MemoryStore, meanwhile: Callable[[], object]) -> None:
+        self.__dict__ = dict(other.__dict__)
+        self.meanwhile: Callable[[], object] | None = meanwhile
+
+    def replace(self, key: str, document: bytes, *, expected_tag: str) -> str:
+        if self.meanwhile is not None:
+            meanwhile, self.meanwhile = self.meanwhile, None
+            meanwhile()
+        return super().replace(key, document, expected_tag=expected_tag)
+
+
+def test_of_two_copies_that_are_moved_at_the_same_time_one_gets_it() -> None:
+    store = recorded()
+
+    def move(host: str, into: MemoryStore) -> str:
+        return record_target(into, PLAN, Path("log"), "d1", host=host, started_ms=6, moved_as=f"of {host}")
+
+    with pytest.raises(TransientError, match="run the same command again"):
+        move("second", Overtaken(store, lambda: move("first", store)))
+    with pytest.raises(UsageError, match="on first"):
+        move("second", store)
+
+
+def test_what_is_verified_somewhere_is_not_moved_and_what_was_moved_is_not_verified() -> None:
+    store = recorded()
+
+    def verify(host: str, directory_id: str, into: MemoryStore = store) -> None:
+        record_verified(into, PLAN, Path("log"), directory_id, host=host, now_ms=9)
+
+    def move(host: str, into: MemoryStore = store) -> str:
+        return record_target(into, PLAN, Path("log"), "d1", host=host, started_ms=6, moved_as="d2")
+
+    with pytest.raises(TransientError, match="changed meanwhile"):
+        verify("here", "d1", Overtaken(store, lambda: move("there")))
+    with pytest.raises(UsageError, match="continues in .* on there since"):
+        verify("here", "d1")
+    with pytest.raises(UsageError, match="continues in .* on there since"):
+        verify("there", "d1")
+    for _ in range(2):
+        verify("there", "d2")
+    with pytest.raises(UsageError, match="was applied to"):
+        move("here")
+    store = recorded()
+    with pytest.raises(TransientError, match="changed meanwhile"):
+        move("there", Overtaken(store, lambda: verify("here", "d1", store)))
+    with pytest.raises(UsageError, match=f"was verified in .* delete {KEY}"):
+        move("there", store)
+    store.delete(KEY)
+    with pytest.raises(TransientError, match="is gone"):
+        verify("here", "d1", store)
 
 
 def test_it_says_what_is_held_back_until_that_is_put_back_once() -> None:
