@@ -10,10 +10,11 @@ from headwater_core.clock import Clock, SystemClock
 from headwater_core.errors import UsageError
 from manifests.repository import ManifestRepository
 from recovery.archived_groups import read_groups
+from recovery.archive_remainder import not_looked_at, with_remainder
 from recovery.bucket_survey import survey, ungiven, with_take_over
 from recovery.cluster_state import SnapshotFound, find_snapshot, with_cluster
 from recovery.completion import RecoveryStatus, status
-from recovery.discovery import Found, discover, find_lost_runs, is_pattern
+from recovery.discovery import Found, RunsLookedAt, discover, is_pattern, look_at_runs
 from recovery.given_state import hand_over
 from recovery.held_settings import finish, held_of, with_originals
 from recovery.identity import new_kafka_id
@@ -22,6 +23,7 @@ from recovery.placement import Progress
 from recovery.planner import make_plan
 from recovery.recovery_plan import (
     GroupCommit,
+    LostRun,
     Options,
     PartitionPlan,
     RecoveryPlan,
@@ -81,10 +83,12 @@ def plan(
     *,
     clock: Clock | None = None,
     running: RunningAdmin | None = None,
+    thorough: bool = False,
 ) -> RecoveryPlan:
     """What recovering `topics`, None for all, will do; `apply` does it. Only reads.
 
-    running  the cluster that the topics come back in, where the options say that it runs
+    running   the cluster that the topics come back in, where the options say that it runs
+    thorough  what stays in the archive is looked at, too: all its pages are read, and its objects listed
 
     Of all topics those that are damaged or lost are left out, and the plan says so; one that is named raises what is wrong
     with it. A partition that cannot be had comes back empty either way, and the plan says so. Raises NotFound for a topic
@@ -109,9 +113,18 @@ def plan(
     elif snapshot is not None:
         made = with_cluster(made, snapshot, found.owner.former if found.owner else ())
     made = replace(made, notes=(*made.notes, *unlisted_notes(repository, found.topics)))
-    made = settled(made, repository, lambda each: find_lost_runs(repository.store, each), now_ms)
+    looks: list[RunsLookedAt] = []
+
+    def find_lost(each: RecoveryPlan) -> list[LostRun]:
+        looks.append(look_at_runs(repository.store, each))
+        return looks[-1].lost
+
+    made = settled(made, repository, find_lost, now_ms)
+    made = replace(made, notes=(*made.notes, *looks[-1].notes()))
     if request.options.running:
         return made
+    former = found.owner.former if found.owner else ()
+    made = with_remainder(made, repository, found.topics, former) if thorough else not_looked_at(made)
     if before is not None:
         return with_take_over(made, before, found.owner, found.owner_damage)
     if found.owner is not None and found.owner.former and made.cluster_id == made.source_cluster_id:

@@ -161,8 +161,8 @@ def _unknown_records(found: SnapshotFound, release: str | None, left_out: list[s
         )
     if injected and not reads_unknown(state.features, release):
         left_out.append(
-            f"{len(injected)} records of kinds {_kinds(injected)}, which this version does not know: no Kafka up to {NEWEST} writes them, and "
-            "none would start on them; --kafka-release X.Y, the newer release that wrote them, or a later one, brings them back"
+            f"{len(injected)} records of kinds {_kinds(injected)}, which this version does not know: no Kafka up to {NEWEST} writes them, "
+            "and none would start on them; --kafka-release X.Y, the newer release that wrote them, or a later one, brings them back"
         )
         injected = []
     if injected:

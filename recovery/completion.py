@@ -96,19 +96,21 @@ def is_finished(into: Path, mark: Mark) -> bool:
 
 
 def check_contents(into: Path, mark: Mark, *, finished: bool) -> None:
-    """Raises VerificationFailed when the directory holds what the plan has no use for; of a `finished` recovery, too, when any byte of it is
-    not as recovery left it. Says nothing of a directory in which a broker has started: the files are the broker's."""
+    """Raises VerificationFailed when the directory holds what the plan has no use for; of a `finished` recovery, too, when any byte is not
+    as recovery left it. Says nothing of a directory in which a broker has started: the files are the broker's."""
     if broker_started(into, [each.directory for each in mark.plan.targets]):
         return
     if finished and (found := differences(into, mark)):
+        name = next(iter(layout.identity_files(mark.plan, mark.directory_id)))
         raise VerificationFailed(
             f"{into}: the recovery is finished, no broker has started there, and {len(found)} files differ from what it left: "
-            f"{'; '.join(_shown(found))}. Remove {next(iter(layout.identity_files(mark.plan, mark.directory_id)))} and what does not belong there, and run the same command again"
+            f"{'; '.join(_shown(found))}. Remove {name} and what does not belong there, and run the same command again"
         )
     if not finished and (foreign := foreign_files(into, mark)):
+        names = ", ".join(_shown(list(map(str, foreign))))
         raise VerificationFailed(
-            f"{into} holds what this recovery does not write, nothing was fetched: {', '.join(_shown(list(map(str, foreign))))}. Remove it and run "
-            "the same command again, or recover into a new directory"
+            f"{into} holds what this recovery does not write, nothing was fetched: {names}. Remove it and run the same command again, or "
+            "recover into a new directory"
         )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as dataclass_replace
 from fnmatch import fnmatchcase
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -29,6 +30,7 @@ from manifests.topic import Owner, TopicManifest
 from manifests.topic_survey import survey_topics
 from recovery.recovery_plan import LostRun, PartitionPlan, RecoveryPlan, TopicPlan
 
+INDEXES_SHOWN = 10
 _READERS = 16  # heads are small, so it is round trips that take the time
 
 
@@ -177,11 +179,31 @@ def load_archived(repository: ManifestRepository, manifest: TopicManifest, owner
     return ArchivedTopic(manifest=manifest, heads=heads, damaged={number: str(error) for number, error in damaged.items()}, digests=digests)
 
 
-def find_lost_runs(store: ObjectStore, plan: RecoveryPlan) -> list[LostRun]:
-    """Runs that the archive lists and that are missing or of another length. One listing per partition; an absence is the store's
-    definite answer."""
+class RunsLookedAt(NamedTuple):
+    """lost: runs that the archive lists and that are missing or of another length; indexes: of the others, index objects of which that is
+    so"""
 
-    def of(place: tuple[TopicPlan, PartitionPlan]) -> list[LostRun]:
+    lost: list[LostRun]
+    indexes: list[str]
+
+    def notes(self) -> Iterable[str]:
+        if self.indexes:
+            yield index_note(self.indexes[:INDEXES_SHOWN], len(self.indexes))
+
+
+def index_note(names: Sequence[str], count: int) -> str:
+    """names: the first ones of so many"""
+    more = f" and {count - len(names[:INDEXES_SHOWN])} more" if count > len(names[:INDEXES_SHOWN]) else ""
+    shown = ", ".join(names[:INDEXES_SHOWN])
+    return (
+        f"{count} index objects are missing, or have another length: {shown}{more}. No record is lost, the runs themselves are read for it"
+    )
+
+
+def look_at_runs(store: ObjectStore, plan: RecoveryPlan) -> RunsLookedAt:
+    """At all that come back. One listing per partition; an absence is the store's definite answer."""
+
+    def of(place: tuple[TopicPlan, PartitionPlan]) -> RunsLookedAt:
         topic, partition = place
         source = topic.archived_id(plan.source_cluster_id, partition.partition)
         both = keys.data_prefix(source), keys.stream_prefix(source)
@@ -189,8 +211,9 @@ def find_lost_runs(store: ObjectStore, plan: RecoveryPlan) -> list[LostRun]:
         chunks = (chunk_keys.parse(entry.key) for entry in partition.files)
         prefixes += sorted({f"{each.place.queue}/" for each in chunks if each is not None})
         sizes = {info.key: info.size_bytes for prefix in prefixes for info in store.list(prefix)}
-        wrong = ((entry, _wrong_length(store, entry, sizes)) for entry in partition.files)
-        return [
+        wrong = [(entry, _wrong_length(store, entry, sizes)) for entry in partition.files]
+        indexes = [entry.index_key for entry, reason in wrong if not reason and _lacks_index(store, entry, sizes)]
+        lost = [
             LostRun(
                 topic=topic.topic,
                 partition=partition.partition,
@@ -201,10 +224,12 @@ def find_lost_runs(store: ObjectStore, plan: RecoveryPlan) -> list[LostRun]:
             for entry, reason in wrong
             if reason
         ]
+        return RunsLookedAt(lost, indexes)
 
     places = [(topic, partition) for topic in plan.topics for partition in topic.partitions]
     with ContextThreads(_READERS, "recover-lost") as pool:
-        return [lost for found in pool.map(of, places) for lost in found]
+        found = list(pool.map(of, places))
+    return RunsLookedAt([lost for each in found for lost in each.lost], [key for each in found for key in each.indexes])
 
 
 def _wrong_length(store: ObjectStore, entry: Entry, sizes: Mapping[str, int]) -> str:
@@ -219,6 +244,15 @@ def _wrong_length(store: ObjectStore, entry: Entry, sizes: Mapping[str, int]) ->
         if found != size_bytes:
             return f"{key} has {found} bytes, the manifest lists {size_bytes}"
     return ""
+
+
+def _lacks_index(store: ObjectStore, entry: Entry, sizes: Mapping[str, int]) -> bool:
+    if not entry.index_key or sizes.get(entry.index_key) == entry.index_bytes:
+        return False
+    try:
+        return store.stat(entry.index_key).size_bytes != entry.index_bytes
+    except NotFound:
+        return True
 
 
 def _owner(repository: ManifestRepository) -> tuple[Owner | None, str]:

@@ -29,8 +29,8 @@ def foreign_files(into: Path, mark: Mark) -> list[Path]:
 
 
 def differences(into: Path, mark: Mark) -> list[str]:
-    """What a finished recovery left and is not there as it was, and what is there beside it, for people. Reads everything: each batch's CRC,
-    and what was digested when it was archived."""
+    """What a finished recovery left and is not there as it was, and what is there beside it, for people. Reads everything: each batch's
+    CRC, and what was digested when it was archived."""
 
     def of_partition(place: tuple[TopicPlan, PartitionPlan, PurePath]) -> list[str]:
         topic, partition, directory = place
@@ -106,6 +106,7 @@ def _top_names(mark: Mark) -> Mapping[PurePath, Collection[str]]:
 
 
 def _partition_names(partition: PartitionPlan) -> Collection[str]:
-    bases = (*(each.base_offset for each in (*partition.files, *partition.written)), partition.log_end)
+    placed = (entry.base_offset for entry in partition.files)
+    bases = (*placed, *(each.base_offset for each in partition.written), partition.log_end)
     segments = {segment_name(base).removesuffix(".log") + suffix for base in bases for suffix in SEGMENT_SUFFIXES}
     return segments | layout.PARTITION_NAMES

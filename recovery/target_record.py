@@ -31,7 +31,7 @@ class TargetRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Where a plan is, or was, applied. directory_id distinguishes the directory from every other; where it lies, host and directory,
     distinguishes it from its copies.
 
-    verified_ms  when all of it was there and verified: no copy of it is continued from then on. None: not yet, or an earlier version does it
+    verified_ms  when all of it was there and verified: no copy of it is continued from then on. None: not yet, or by an earlier version
     held         the settings that the recovered cluster begins without, should its disk be lost before they are put back
     put_back_ms  when that was done; None: it was not, or the bucket does not record it
     """
@@ -88,8 +88,8 @@ def record_target(
         return _move(store, held, tag, replace(held, host=mine.host, directory=mine.directory, directory_id=moved_as))
     if held.directory_id == directory_id:
         raise UsageError(
-            f"this recovery was begun in {held.directory} on {held.host}, and here is a copy of it: two that are finished would be the same "
-            "cluster and node twice. If it was moved, or is to continue here alone, add --moved"
+            f"this recovery was begun in {held.directory} on {held.host}, and here is a copy of it: two that are finished would be the "
+            "same cluster and node twice. If it was moved, or is to continue here alone, add --moved"
         )
     raise UsageError(
         f"this plan was applied to {held.directory} on {held.host}: a second directory of one plan would be the same cluster and node "
@@ -134,7 +134,7 @@ def record_verified(store: ObjectStore, plan: RecoveryPlan, into: Path, director
     held = unseal(raw, TargetRecord, key)
     if (held.host, held.directory, held.directory_id) != (host, str(into.resolve()), directory_id):
         raise UsageError(
-            f"this recovery continues in {held.directory} on {held.host} since; nothing more is done here, and no broker can start on {into}"
+            f"this recovery continues in {held.directory} on {held.host} since; nothing more is done here, and no broker starts on {into}"
         )
     if held.verified_ms is not None:
         return

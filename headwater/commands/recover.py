@@ -177,8 +177,8 @@ def _which_cluster(verb: Callable[..., None]) -> Callable[..., None]:
     @click.option(
         "--kafka-release",
         metavar="X.Y",
-        help="Kafka release that will start on it. Refuse when it does not, naming those that do. One that is newer than all that are known "
-        "gets the records that this version does not know.  [default: any that does]",
+        help="Kafka release that will start on it. Refuse when it does not, naming those that do. One newer than all that are known gets "
+        "the records that this version does not know.  [default: any that does]",
     )
     @_onto_brokers
     @_take_over
@@ -339,7 +339,7 @@ def plan_topic(config: "Config", names: tuple[str, ...] | None, asked: dict[str,
     Example:
       headwater recover plan topic orders.placed refunds -o json
     """
-    _show_plan(config, _plan(config, names, asked), into, form)
+    _show_plan(config, _plan(config, names, asked, thorough=True), into, form)
 
 
 @plan.command("cluster")
@@ -356,7 +356,7 @@ def plan_cluster(config: "Config", names: None, asked: dict[str, Any], into: Pat
     Example:
       headwater recover plan cluster
     """
-    _show_plan(config, _plan(config, names, asked), into, form)
+    _show_plan(config, _plan(config, names, asked, thorough=True), into, form)
 
 
 def _show_plan(config: "Config", made: "RecoveryPlan", into: Path | None, form: str) -> None:
@@ -734,7 +734,9 @@ def place(into: Path | None, log_dirs: Sequence[str], form: str) -> None:
         say(f"next: start broker {each.node_id}; once all are placed, `headwater recover finish --into {into}`")
 
 
-def _plan(config: "Config", names: tuple[str, ...] | None, asked: dict[str, Any], into: Path | None = None) -> "RecoveryPlan":
+def _plan(
+    config: "Config", names: tuple[str, ...] | None, asked: dict[str, Any], into: Path | None = None, *, thorough: bool = False
+) -> "RecoveryPlan":
     """into: where a recovery may have begun of which no other plan is the same by now; its own plan is carried out then"""
     import recovery
     from headwater.running_recovery import running_cluster
@@ -752,7 +754,7 @@ def _plan(config: "Config", names: tuple[str, ...] | None, asked: dict[str, Any]
     if begun is not None:
         return begun
     if not options.running:
-        return recovery.plan(manifests, names, options)
+        return recovery.plan(manifests, names, options, thorough=thorough)
     with running_cluster(config, bootstrap_servers) as cluster:
         return recovery.plan(manifests, names, options, running=cluster)
 

@@ -38,7 +38,7 @@ TAKE_OVER = recovery.Options(take_over=True)
 
 
 class Interrupted(MemoryStore):
-    """The same bucket, in which each document with an owner is written only so many times before an error; `lost`: what failed was written."""
+    """The same bucket, in which each document with an owner is written only so often before an error; `lost`: what failed was written."""
 
     def __init__(self, other: MemoryStore, left: int, *, lost: bool) -> None:
         self.__dict__ = dict(other.__dict__)

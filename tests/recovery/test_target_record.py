@@ -38,7 +38,7 @@ def test_a_copy_is_refused_until_it_is_said_to_be_moved_and_then_all_others_are(
             record_target(store, PLAN, Path(into), "d1", host=host, started_ms=6)
     assert record_target(store, PLAN, Path("log"), "d1", host="there", started_ms=6, moved_as="d2") == "d2"
     for into, host in (("log", "here"), ("elsewhere", "there")):
-        with pytest.raises(UsageError, match="was applied to .* on there"):
+        with pytest.raises(UsageError, match=r"was applied to .* on there"):
             record_target(store, PLAN, Path(into), "d1", host=host, started_ms=7, moved_as="d3")
     assert record_target(store, PLAN, Path("log"), "d1", host="there", started_ms=8) == "d2"  # its mark had not been written yet
     assert record_target(store, PLAN, Path("log"), "d2", host="there", started_ms=8, moved_as="d4") == "d2"
@@ -81,9 +81,9 @@ def test_what_is_verified_somewhere_is_not_moved_and_what_was_moved_is_not_verif
 
     with pytest.raises(TransientError, match="changed meanwhile"):
         verify("here", "d1", Overtaken(store, lambda: move("there")))
-    with pytest.raises(UsageError, match="continues in .* on there since"):
+    with pytest.raises(UsageError, match=r"continues in .* on there since"):
         verify("here", "d1")
-    with pytest.raises(UsageError, match="continues in .* on there since"):
+    with pytest.raises(UsageError, match=r"continues in .* on there since"):
         verify("there", "d1")
     for _ in range(2):
         verify("there", "d2")
