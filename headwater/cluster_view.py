@@ -1,6 +1,6 @@
 """What a snapshot of the cluster says, as rows for people and programs. Nothing that is secret is in them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from headwater.units import parse_time, time_text
@@ -20,6 +20,7 @@ from headwater_core.segments.metadata.secret_settings import is_secret_setting
 from manifests.cluster_list import ListedSnapshot
 from manifests.cluster_survey import survey_snapshots
 from manifests.repository import ManifestRepository
+from recovery.archived_groups import CommittedOffset
 from recovery.topic_roles import role_of
 
 Row = dict[str, Any]
@@ -199,6 +200,17 @@ def differences(before: ClusterMetadata, after: ClusterMetadata) -> Iterator[Row
                     section, name, "changed", {key: was[name].get(key) for key in keys}, {key: now[name][key] for key in keys}
                 )
     yield from _other_secrets(before, after)
+
+
+def group_differences(before: Iterable[CommittedOffset], after: Iterable[CommittedOffset]) -> Iterator[Row]:
+    """What differs between what groups had committed at two times."""
+    was, now = ({(each.group, each.topic, each.partition): each for each in some} for some in (before, after))
+    for key in sorted(was.keys() | now.keys()):
+        name = key[0], f"{key[1]}:{key[2]}"
+        had, has = (None if each is None else {"offset": each.offset, "lag": each.lag} for each in (was.get(key), now.get(key)))
+        if had != has:
+            change = "added" if had is None else "removed" if has is None else "changed"
+            yield _difference("groups", name, change, had, has)
 
 
 def _difference(section: str, name: tuple[str, ...], change: str, before: Row | None, after: Row | None) -> Row:

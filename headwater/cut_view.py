@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from headwater.columns import Column
-from headwater.units import time_text
+from headwater.units import duration_text, time_text
 from recovery import RecoveryPlan
 from recovery.cut import PartitionCut
 
@@ -16,6 +16,7 @@ CUT = (
     Column("bound", "bound", numeric=True),
     Column("end", "cut at", numeric=True),
     Column("newest", "newest record", leaves=1),
+    Column("rpo", "RPO", leaves=1),
     Column("transactions", "open transactions"),
     Column("offsets", "group offsets beyond", numeric=True),
 )
@@ -46,7 +47,26 @@ def _row(cut: PartitionCut) -> dict[str, Any]:
         "bound": cut.bound,
         "end": cut.end,
         "newest": time_text(cut.last_timestamp_ms) if cut.last_timestamp_ms is not None else "",
+        "rpo": "" if cut.rpo_ms is None else f"{'at most ' * (cut.rpo_from == 'snapshot')}{duration_text(cut.rpo_ms / 1000)}",
     }
+
+
+def rpo_summary(made: RecoveryPlan) -> str:
+    """The worst of all partitions, by each reference; "" where none is known."""
+    said = []
+    for reference, text in (("archive", "{} before the newest archived record"), ("snapshot", "at most {} before the snapshot")):
+        found = [
+            (each.rpo_ms, each)
+            for each in (made.cut.partitions if made.cut else ())
+            if each.rpo_from == reference and each.rpo_ms is not None
+        ]
+        if found:
+            worst_ms, worst = max(found, key=lambda each: each[0])
+            said.append(f"{text.format(duration_text(worst_ms / 1000))} ({worst.topic}:{worst.partition})")
+    unknown = sum(each.rpo_ms is None for each in made.cut.partitions) if made.cut else 0
+    if said and unknown:
+        said.append(f"not known of {unknown} partitions, which have no record with a time")
+    return f"RPO, the worst: {'; '.join(said)}" if said else ""
 
 
 def cut_summary(made: RecoveryPlan) -> str:

@@ -10,14 +10,15 @@ from headwater_core.segments.records import decode_batch
 from manifests.entry import Entry
 from manifests.repository import ManifestRepository
 from recovery.coordinators import OFFSETS, Commits
+from recovery.requested_ends import end_offset_at
 from recovery.runs import fetched
 
 _DAMAGE = (CorruptData, TruncatedData, NotFound, UnsupportedFormat, ForeignOwner)
 
 
 class CommittedOffset(NamedTuple):
-    """end: where the archive of that partition ends; None where it has none, or another incarnation's. metadata: the text that the group
-    gave with it"""
+    """end: where the archive of that partition ends, or ended at the time in question; None where it has none, or another incarnation's.
+    metadata: the text that the group gave with it"""
 
     group: str
     topic: str
@@ -42,8 +43,8 @@ class ArchivedGroups(NamedTuple):
 def read_groups(repository: ManifestRepository, *, until_ms: int | None = None, with_ends: bool = True) -> ArchivedGroups:
     """The offsets that groups have committed.
 
-    until_ms   by records up to this time alone; what the topic's cleaner had dropped when it was archived is not known then, and ends of
-               logs are not compared
+    until_ms   by records up to this time alone, and by where logs ended then; what the topic's cleaner had dropped when it was archived is
+               not known
     with_ends  ends of logs are compared
 
     Raises what the store raises.
@@ -70,8 +71,8 @@ def read_groups(repository: ManifestRepository, *, until_ms: int | None = None, 
         unread += (f"{partition.topic}:{partition.partition}: {each}" for each in sorted(commits.unknown))
         for key, committed in commits.current.items():
             place = key.topic, key.partition
-            if until_ms is None and with_ends and place not in ends:
-                ends[place] = _end(repository, *place, unread)
+            if with_ends and place not in ends:
+                ends[place] = _end(repository, *place, until_ms, unread)
             found.append(
                 CommittedOffset(key.group, key.topic, key.partition, committed.value.offset, ends.get(place), committed.value.metadata)
             )
@@ -97,9 +98,11 @@ def _read(store: ObjectStore, entry: Entry, commits: Commits, until_ms: int | No
     return newest_ms
 
 
-def _end(repository: ManifestRepository, topic: str, partition: int, unread: list[str]) -> int | None:
+def _end(repository: ManifestRepository, topic: str, partition: int, until_ms: int | None, unread: list[str]) -> int | None:
     try:
         held = repository.load(repository.resolve(topic).partition_id(partition))
+        if held is not None and until_ms is not None:
+            return end_offset_at(held.head, until_ms, repository.store)
     except NotFound:
         return None
     except _DAMAGE as error:

@@ -5,7 +5,7 @@ producer ids are brought to where the logs end.
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -27,6 +27,10 @@ class PartitionCut(msgspec.Struct, frozen=True, kw_only=True):
     end      the smaller of both, and where a batch begins: the records of the recovered log end there
     log_end  the same with what recovery writes behind them
     last_timestamp_ms  of the newest record that comes back to the disk; null: of none, or it is not known
+    rpo_ms   how much later than the newest record that comes back, or stays in the archive below it, the reference is; null: not known
+    rpo_from the reference. `archive`: the newest record that the archive has of the partition, so what is lost of it reaches so far;
+             `snapshot`: when that of the cluster's metadata was taken, later than the newest record: at most that is lost before it, or
+             nothing was written meanwhile
     """
 
     topic: str
@@ -36,6 +40,8 @@ class PartitionCut(msgspec.Struct, frozen=True, kw_only=True):
     end: int
     log_end: int
     last_timestamp_ms: int | None
+    rpo_ms: int | None = None
+    rpo_from: Literal["archive", "snapshot"] | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.end <= self.log_end <= OFFSET_MAX + 1 or self.end > self.head:
@@ -104,7 +110,7 @@ def cut_of(planned: "RecoveryPlan", ended: "RecoveryPlan", transactions: Iterabl
         for each in topic.partitions
     }
     partitions = [
-        _partition_cut(topic.topic, partition, heads[topic.topic, partition.partition])
+        _partition_cut(topic.topic, partition, heads[topic.topic, partition.partition], ended.cluster.taken_ms if ended.cluster else None)
         for topic in ended.topics
         for partition in topic.partitions
     ]
@@ -118,10 +124,32 @@ def cut_of(planned: "RecoveryPlan", ended: "RecoveryPlan", transactions: Iterabl
     )
 
 
-def _partition_cut(topic: str, partition: "PartitionPlan", head: int) -> PartitionCut:
+class Rpo(NamedTuple):
+    """As rpo_ms and rpo_from say it."""
+
+    ms: int
+    reference: Literal["archive", "snapshot"]
+
+
+def rpo_of(back_ms: int | None, archived_ms: int | None, taken_ms: int | None) -> Rpo | None:
+    """None where it is not known.
+
+    back_ms, archived_ms  the newest record that comes back, or stays below it; and the newest of the archive. None: none has a time
+    taken_ms              when the snapshot was taken; None: there is none
+    """
+    if back_ms is None or archived_ms is None:
+        return None
+    if taken_ms is not None and taken_ms > max(back_ms, archived_ms):
+        return Rpo(taken_ms - back_ms, "snapshot")
+    return Rpo(max(0, archived_ms - back_ms), "archive")
+
+
+def _partition_cut(topic: str, partition: "PartitionPlan", head: int, taken_ms: int | None) -> PartitionCut:
     end = partition.next_offset
     bound = partition.end.offset if partition.end is not None else end if end < head else None
     times_ms = [entry.last_timestamp_ms for entry in partition.files if entry.last_timestamp_ms is not None]
+    newest_ms = max(times_ms, default=None)
+    rpo = rpo_of(newest_ms if end < head or partition.end is not None else partition.newest_ms, partition.newest_ms, taken_ms)
     return PartitionCut(
         topic=topic,
         partition=partition.partition,
@@ -129,7 +157,9 @@ def _partition_cut(topic: str, partition: "PartitionPlan", head: int) -> Partiti
         bound=bound,
         end=end,
         log_end=partition.log_end,
-        last_timestamp_ms=max(times_ms, default=None),
+        last_timestamp_ms=newest_ms,
+        rpo_ms=rpo.ms if rpo else None,
+        rpo_from=rpo.reference if rpo else None,
     )
 
 

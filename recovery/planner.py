@@ -339,4 +339,5 @@ def plan_partition(head: Head, bounds: PartBounds = WHOLE) -> PartitionPlan:
         left=part.left,
         beneath=part.beneath,
         lost_pages=part.lost_pages,
+        newest_ms=max((each.last_timestamp_ms for each in head.entries.items if each.last_timestamp_ms is not None), default=None),
     )

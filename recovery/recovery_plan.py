@@ -55,6 +55,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
                      keep_ms, per partition; `instant`, no records. A gateway serves the rest
     to_time_ms       logs end before the first batch with a later timestamp
     to_offsets       logs end before these offsets, by TOPIC:PARTITION
+    count_all        after to_time_ms, each run that may hold a record out of order is fetched to count them; else 16 of a partition at most
     drop_partitions  a given count may be less than what is archived
     renames          names in the recovered cluster, by the archive's
     cluster          the whole cluster, with this snapshot of its metadata: a number, or `latest`; None: topics alone
@@ -82,6 +83,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     keep_ms: int | None = None
     to_time_ms: int | None = None
     to_offsets: dict[str, int] = {}
+    count_all: bool = False
     drop_partitions: bool = False
     renames: dict[str, str] = {}
     kafka_release: str | None = None
@@ -235,6 +237,7 @@ class PartitionPlan(msgspec.Struct, frozen=True, kw_only=True):
     replicas         the brokers that it is on, the one with its records first; none: the plan's one node
     directory        of that broker, below the target
     beneath          the newest runs of that, as far back as a transaction began that is open at the log's end
+    newest_ms        greatest timestamp of a record that the archive has of it; None: none has one, or a plan of before
     lost_pages       of its manifest; gaps among the entries, once what is damaged is skipped
     """
 
@@ -255,6 +258,7 @@ class PartitionPlan(msgspec.Struct, frozen=True, kw_only=True):
     left: LeftInArchive | None = None
     beneath: tuple[Entry, ...] = ()
     lost_pages: tuple[LostPage, ...] = ()
+    newest_ms: int | None = None
     replicas: tuple[int, ...] = ()
     directory: str = ""
 

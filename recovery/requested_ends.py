@@ -4,7 +4,9 @@ A log ends before the first batch whose greatest timestamp is later than the tim
 committed by then is open where the log ends. Producers set timestamps, so later batches may hold earlier records; they are counted.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -24,7 +26,7 @@ from recovery.open_transactions import DAMAGE, run_index
 from recovery.recovery_plan import Options, Place, RequestedEnd
 from recovery.runs import fetched
 
-OUT_OF_ORDER_READS_MAX = 16  # runs of one partition that are fetched to count records out of order
+OUT_OF_ORDER_READS_MAX = 16  # runs of one partition that are fetched to count records out of order, unless all of them are wanted
 _READERS = 8
 
 IsLate = Callable[[BatchHeader], bool]
@@ -55,7 +57,7 @@ def find_end(head: Head, topic: str, options: Options, store: ObjectStore) -> Re
     if (offset := _offsets(options).get((topic, head.partition))) is not None:
         ends.append(_at_offset(store, head, offset))
     if options.to_time_ms is not None:
-        ends.append(_at_time(store, head, options.to_time_ms))
+        ends.append(_at_time(store, head, options.to_time_ms, None if options.count_all else OUT_OF_ORDER_READS_MAX))
     return min((each for each in ends if each is not None), key=lambda each: each.offset, default=None)
 
 
@@ -83,7 +85,21 @@ def _at_offset(store: ObjectStore, head: Head, offset: int) -> RequestedEnd | No
     return RequestedEnd(offset=offset if end is None else end, records=records + head.entries.split_at(entry.next_offset)[1].records)
 
 
-def _at_time(store: ObjectStore, head: Head, time_ms: int) -> RequestedEnd | None:
+class EndInRun(NamedTuple):
+    """entry: the run in which a log ends, or before it; offset: the first one that is late; records: of the run, from there on"""
+
+    entry: Entry
+    offset: int
+    records: int
+
+
+def end_offset_at(head: Head, time_ms: int, store: ObjectStore) -> int:
+    """Where the log of `head` ended at that time, as far as it is archived; reads the run that holds it. Raises what the store raises."""
+    found = _end_at_time(store, replace(head, entries=readable(head.entries)), time_ms)
+    return head.next_offset if found is None else max(found.offset, head.start_offset)
+
+
+def _end_at_time(store: ObjectStore, head: Head, time_ms: int) -> EndInRun | None:
     def is_late(header: BatchHeader) -> bool:
         return header.max_timestamp_ms > time_ms
 
@@ -97,13 +113,18 @@ def _at_time(store: ObjectStore, head: Head, time_ms: int) -> RequestedEnd | Non
     if entry is None:
         return None
     end, records = _end_in(store, entry, is_late)
-    after = head.entries.split_at(entry.next_offset)[1]
-    in_order, at_least = _count(store, [entry, *after], time_ms, entry.base_offset if end is None else end)
+    return EndInRun(entry, entry.base_offset if end is None else end, records)
+
+
+def _at_time(store: ObjectStore, head: Head, time_ms: int, reads_max: int | None) -> RequestedEnd | None:
+    found = _end_at_time(store, head, time_ms)
+    if found is None:
+        return None
+    after = head.entries.split_at(found.entry.next_offset)[1]
+    in_order, at_least = _count(store, chain([found.entry], after), time_ms, found.offset, reads_max)
+    records = found.records + after.records
     return RequestedEnd(
-        offset=max(entry.base_offset if end is None else end, head.start_offset),
-        records=records + after.records,
-        out_of_order=min(in_order, records + after.records),
-        at_least=at_least,
+        offset=max(found.offset, head.start_offset), records=records, out_of_order=min(in_order, records), at_least=at_least
     )
 
 
@@ -164,7 +185,7 @@ def _headers(store: ObjectStore, entry: Entry) -> Iterator[BatchHeader]:
         yield from (header for _, header in walk(file, 0, entry.live_bytes, where=entry.key))
 
 
-def _count(store: ObjectStore, entries: list[Entry], time_ms: int, end: int) -> tuple[int, bool]:
+def _count(store: ObjectStore, entries: Iterable[Entry], time_ms: int, end: int, reads_max: int | None) -> tuple[int, bool]:
     """The records from offset `end` on that are not later than the time, and whether there may be more, where too many runs would have to
     be fetched, or one cannot be read. A run is passed over where each of its batches begins with a later record, as its entry says."""
     count, reads, at_least = 0, 0, False
@@ -173,7 +194,7 @@ def _count(store: ObjectStore, entries: list[Entry], time_ms: int, end: int) -> 
             continue
         if entry.last_timestamp_ms is not None and entry.last_timestamp_ms <= time_ms and entry.base_offset >= end:
             count += entry.records
-        elif reads == OUT_OF_ORDER_READS_MAX:
+        elif reads == reads_max:
             at_least = True
         else:
             reads += 1

@@ -102,7 +102,8 @@ def show(config: "Config", sections: tuple[str, ...], at: str | None, listing: b
     With SECTIONs only those.
 
     Groups are read from the archive of __consumer_offsets, and their lag is counted to the end of each archive; with --at they are those
-    of that time, without lag, as far as the topic's cleaner had left them. `used by` is a guess by the topic's name.
+    of that time, as far as the topic's cleaner had left them, with the lag to where each log ended then. `used by` is a guess by the
+    topic's name.
 
     \b
     Example:
@@ -144,18 +145,32 @@ def diff(config: "Config", before: str, after: str, form: str) -> None:
 
     Each is a time, a number, or `latest`.
 
-    Leaders, replicas in sync and what a restart changes are left out. Of a password it says only that there is another one.
+    Leaders, replicas in sync and what a restart changes are left out. Of a password it says only that there is another one. Groups are
+    those of the snapshots' times, or of the times that are given, with their lag then.
 
     \b
     Example:
       headwater cluster diff 1 latest
+
+    \b
+    Exit codes:
+      0  all that differs is shown
+      3  some groups could not be read
+      4  a snapshot is damaged
+      6  there is no such snapshot
     """
-    from headwater.cluster_view import differences
+    from headwater.cluster_view import differences, group_differences
     from headwater.wiring import open_bucket
 
     bucket = open_bucket(config)
-    (_, was), (_, now) = _load(bucket, before), _load(bucket, after)
-    emit(form, DIFFERENCES, differences(was, now))
+    (taken, was), (taken_after, now) = _load(bucket, before), _load(bucket, after)
+    had, has = _groups(bucket, taken, before), _groups(bucket, taken_after, after)
+    emit(form, DIFFERENCES, (*differences(was, now), *group_differences(had.offsets, has.offsets)))
+    unread = sorted({*had.unread, *has.unread})
+    for each in unread:
+        say(f"not compared: {each}")
+    if unread:
+        raise Partial("some groups are not compared")
 
 
 _SNAPSHOTS = (

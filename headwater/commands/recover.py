@@ -53,6 +53,7 @@ _ASKED = (
     "node_id",
     "open_transactions",
     "keep_offsets",
+    "count_all",
 )
 into_option = click.option("--into", type=click.Path(path_type=Path), metavar="DIR", help="The log directory to create, new or empty.")
 
@@ -223,6 +224,12 @@ def _how_to_recover(verb: Callable[..., None]) -> Callable[..., None]:
         help="End each log before the first batch with a later timestamp, the internal topics' too, and abort what is open there.",
     )
     @click.option(
+        "--count-all",
+        is_flag=True,
+        help="With --to-time, count every record after the end that is not later, reading as much as that takes.  [default: as many as are "
+        "in 16 runs of a partition, then `at least`]",
+    )
+    @click.option(
         "--to-offset",
         "to_offsets",
         metavar="TOPIC:P=OFFSET",
@@ -260,6 +267,8 @@ def _how_to_recover(verb: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(verb)
     def with_request(counts: Sequence[str], to_time: str | None, to_offsets: Sequence[str], **rest: Any) -> None:
         asked = {name: rest.pop(name) for name in _ASKED} | _partition_counts(counts) | {"to_offsets": _to_offsets(to_offsets)}
+        if asked["count_all"] and to_time is None:
+            raise UsageError("--count-all is for --to-time: nothing else leaves records out by their time")
         if to_time is not None:
             asked["to_time_ms"] = int(parse_time(to_time).timestamp() * 1000)
         verb(asked=asked, **rest)
@@ -373,14 +382,14 @@ def _show_plan(config: "Config", made: "RecoveryPlan", into: Path | None, form: 
 
 
 def _show_table(made: "RecoveryPlan") -> None:
-    from headwater.cut_view import CUT, cut_rows, cut_summary
+    from headwater.cut_view import CUT, cut_rows, cut_summary, rpo_summary
 
     emit("table", PLANNED, _planned(made))
     if made.brokers:
         emit("table", BROKERS, _planned_brokers(made), title="\nbrokers")
     if rows := list(cut_rows(made)):
         emit("table", CUT, rows, title="\ncut")
-    if summary := cut_summary(made):
+    for summary in filter(None, (cut_summary(made), rpo_summary(made))):
         say(summary)
 
 

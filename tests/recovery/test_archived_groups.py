@@ -3,6 +3,7 @@
 from headwater_core.segments.markers import ABORT
 from manifests.repository import ManifestRepository
 from recovery.archived_groups import read_groups
+from tests.recovery.test_requested_ends import at
 from tests.recovery.written_archive import Archive, commit, marker, plain
 
 TIME_MS = 1_700_000_000_000  # of all records here
@@ -33,6 +34,15 @@ def test_what_was_written_later_does_not_count() -> None:
     assert read_groups(ManifestRepository(archive.store), until_ms=TIME_MS - 1) == ([], None, [])
     (only,) = read_groups(ManifestRepository(archive.store), until_ms=TIME_MS).offsets
     assert (only.offset, only.end) == (3, None)
+
+
+def test_the_lag_of_a_time_is_counted_to_where_the_log_ended_then() -> None:
+    archive = Archive()
+    archive.topic("soup", [at(0, 0), at(1, 10)], [at(2, 20), at(3, 30)])
+    archive.topic("__consumer_offsets", [commit(0, ("a", "soup", 0, 1))])
+    repository = ManifestRepository(archive.store)
+    ends = [read_groups(repository, until_ms=TIME_MS + after).offsets[0] for after in (0, 5, 10, 25, 30)]
+    assert [(each.end, each.lag) for each in ends] == [(1, 0), (1, 0), (2, 1), (3, 2), (4, 3)]
 
 
 def test_what_cannot_be_read_is_named_and_the_rest_is_there() -> None:

@@ -280,6 +280,15 @@ def test_the_plan_says_which_kafka_starts_and_refuses_one_that_does_not() -> Non
     assert "no metadata.version" in problem
 
 
+def test_logs_that_end_before_the_newest_snapshot_was_taken_have_a_note_how_to_get_an_older_one() -> None:
+    kitchen = DamagedKitchen()
+    until_ms = 1_500_000_000_000
+    (note,) = (each for each in kitchen.plan(recovery.Options(cluster="latest", to_time_ms=until_ms)).notes if "--at" in each)
+    assert "logs end at 2017-07-14T02:40:00Z: `--at 2017-07-14T02:40:00Z` takes the snapshot of then" in note
+    for options in (recovery.Options(cluster="2", to_time_ms=until_ms), recovery.Options(cluster="latest", to_time_ms=2**42), CLUSTER):
+        assert not any("--at" in each for each in kitchen.plan(options).notes)
+
+
 @pytest.mark.parametrize(("level", "version"), [(7, 0), (21, 1), (25, 2)])
 def test_partitions_have_the_version_of_the_level(tmp_path: Path, level: int, version: int) -> None:
     kitchen = Kitchen(features={"metadata.version": level})

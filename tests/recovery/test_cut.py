@@ -1,17 +1,19 @@
 """Where logs end against their archives, and what is brought to their ends: as a section of the plan, and as text."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 import recovery
-from headwater.cut_view import cut_rows, cut_summary
+from headwater.cut_view import cut_rows, cut_summary, rpo_summary
 from headwater_core.segments.metadata.metadata_snapshot import read_snapshot
-from recovery.cut import Outcome, PartitionCut
+from recovery.cut import Outcome, PartitionCut, rpo_of
 from recovery.initial_metadata import first_producer_id
 from recovery.recovery_plan import RecoveryPlan, decode_plan, encode_plan
 from recovery.target import read_mark
+from tests.recovery.test_requested_ends import T0, at
 from tests.recovery.written_archive import Archive, commit, data, marker, plain, state
 
 ONGOING, COMPLETE_COMMIT = 1, 4
@@ -116,3 +118,39 @@ def test_a_cut_that_cannot_be_is_refused() -> None:
     for wrong in ({"end": 9}, {"log_end": 1}, {"head": 2}):
         with pytest.raises(ValueError, match="is cut at"):
             replace(PartitionCut(topic="t", partition=0, head=3, bound=None, end=3, log_end=3, last_timestamp_ms=None), **wrong)
+
+
+@pytest.mark.parametrize(
+    ("back_ms", "archived_ms", "taken_ms", "rpo"),
+    [
+        (None, None, 9, None),  # no record has a time
+        (None, 5, 9, None),  # none comes back
+        (5, 5, None, (0, "archive")),
+        (3, 5, None, (2, "archive")),
+        (3, 5, 4, (2, "archive")),
+        (5, 5, 9, (4, "snapshot")),
+        (3, 5, 9, (6, "snapshot")),
+        (7, 5, 6, (0, "archive")),  # timestamps out of order
+    ],
+)
+def test_what_is_lost_reaches_from_the_newest_record_that_comes_back_to_the_newest_that_is_known(
+    back_ms: int | None, archived_ms: int | None, taken_ms: int | None, rpo: tuple[int, str] | None
+) -> None:
+    assert rpo_of(back_ms, archived_ms, taken_ms) == rpo
+
+
+def test_each_partition_has_its_rpo() -> None:
+    archive = Archive()
+    archive.topic("orders", [at(0, 10), at(1, 20)], [at(2, 50)])
+    archive.topic("menu", [at(0, 15)])
+
+    def rpos(**options: Any) -> dict[str, tuple[int | None, str | None]]:
+        cut = archive.plan(**options).cut
+        assert cut is not None
+        return {each.topic: (each.rpo_ms, each.rpo_from) for each in cut.partitions}
+
+    assert rpos() == rpos(mode="instant") == {"menu": (0, "archive"), "orders": (0, "archive")}
+    assert rpos(to_time_ms=T0 + 30) == {"menu": (0, "archive"), "orders": (30, "archive")}
+    assert rpos(to_time_ms=T0 + 12) == {"menu": (None, None), "orders": (40, "archive")}
+    said = rpo_summary(archive.plan(to_time_ms=T0 + 12))
+    assert said.startswith("RPO, the worst: 0.0 s before the newest archived record (orders:0); not known of 1 partitions")

@@ -151,6 +151,15 @@ def test_a_real_broker_s_logs_end_at_a_time(share: float, tmp_path: Path) -> Non
         assert recovered.get(place, []) == log[: late.index(True) if True in late else len(log)], place
 
 
+def test_after_sixteen_runs_the_count_is_at_least_unless_all_are_wanted() -> None:
+    archive = Archive()
+    archive.topic("orders", [at(0, 99)], *([at(1 + 2 * n, 5, 99)] for n in range(20)))
+    partition = archive.partition("orders", to_time_ms=T0 + 50)
+    assert partition.end == RequestedEnd(offset=0, records=41, out_of_order=16, at_least=True)
+    partition = archive.partition("orders", to_time_ms=T0 + 50, count_all=True)
+    assert partition.end == RequestedEnd(offset=0, records=41, out_of_order=20)
+
+
 def test_a_run_that_is_damaged_where_a_log_is_to_end_is_left_out_as_a_whole() -> None:
     archive = Archive()
     _, entry = archive.topic("orders", [at(0, 10)], [at(1, 20), at(2, 60)])
