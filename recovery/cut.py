@@ -105,7 +105,7 @@ def cut_of(planned: "RecoveryPlan", ended: "RecoveryPlan", transactions: Iterabl
     """planned: as it was before its logs' ends were decided; ended: after; states: of the recovered coordinator"""
     known = {(each.topic, each.partition): each.head for each in planned.cut.partitions} if planned.cut else {}
     heads = {
-        (topic.topic, each.partition): max(each.next_offset, known.get((topic.topic, each.partition), 0))
+        (topic.topic, each.partition): max(each.next_offset, each.archive_end or 0, known.get((topic.topic, each.partition), 0))
         for topic in planned.topics
         for each in topic.partitions
     }

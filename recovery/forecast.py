@@ -1,6 +1,5 @@
 """What a recovery will take: room on disk and time, the time as a short download from this store says."""
 
-import shutil
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,6 +11,7 @@ from recovery.indexes import most_index_bytes
 from recovery.layout import index_interval_bytes
 from recovery.recovery_plan import Forecast, RecoveryPlan, TopicPlan
 from recovery.restoration import WORKERS
+from recovery.target_room import free_bytes
 
 SAMPLE_BYTES = 4 << 20  # long enough that the first byte's delay does not decide, short enough that nobody waits for it
 
@@ -61,5 +61,5 @@ def _free_bytes(into: Path) -> int | None:
     """On the file system that `into` is on, or will be."""
     for each in (into.absolute(), *into.absolute().parents):
         if each.exists():
-            return shutil.disk_usage(each).free
+            return free_bytes(each)
     return None

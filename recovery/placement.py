@@ -1,6 +1,5 @@
 """Fetches, verifies and places what a plan names; only then does the target become a log directory."""
 
-import shutil
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from recovery.runs import SEGMENT_SUFFIXES, Restored, restore, segment_name
 from recovery.take_over import TakeOver
 from recovery.target import LOCK, MARK, Mark, copy_name, plan_name, write_mark
 from recovery.target_files import SECRET_MODE, publish, read_if_there
+from recovery.target_room import free_bytes
 
 Progress = Callable[[int], None]
 """Called with bytes as they are in place and verified, from several threads but one at a time."""
@@ -38,6 +38,7 @@ class Placement:
         self._manifests = ManifestRepository(store)
         self._restored: dict[Path, Restored] = {}
         self._lost: dict[str, LostRun] = {}  # by key
+        self._missing_bytes = 0  # the room of segments that are not there, and are not begun
 
     def run(self, *, skip_damaged: bool, claim: Callable[[], None]) -> Mark:
         """Do what is left to do; return the mark, with the plan that was carried out in the end.
@@ -135,15 +136,18 @@ class Placement:
                 sync_path(each)
 
     def _check_space(self) -> None:
-        missing = sum(
-            entry.live_bytes + most_index_bytes(entry.live_bytes, layout.index_interval_bytes(topic))
-            for topic, _, entry, path in segment_files(self._plan, self._into)
-            if not path.exists()
-        )
-        free = shutil.disk_usage(self._into).free
-        if missing > free:
+        """Before anything is fetched, and before each segment: somebody else may write there too, and a disk that is full is worse for a
+        broker than a recovery that stops."""
+        with self._lock:
+            self._missing_bytes = sum(_room_of(each) for each in segment_files(self._plan, self._into) if not each.path.exists())
+        self._check_free()
+
+    def _check_free(self) -> None:
+        free = free_bytes(self._into)
+        if self._missing_bytes > free:
             raise DiskFull(
-                f"{self._into} needs {missing} more bytes and has {free}; nothing is lost: make room and run the same command again"
+                f"{self._into} needs {self._missing_bytes} more bytes and has {free}, less what is left free; nothing is lost: make room "
+                "and run the same command again"
             )
 
     def _restore(self, segment: Segment) -> None:
@@ -151,6 +155,10 @@ class Placement:
         held = self._restored.get(path)
         if held is not None and held.entry == entry:
             return
+        if not path.exists():
+            self._check_free()
+            with self._lock:
+                self._missing_bytes -= _room_of(segment)
         try:
             restored = restore(self._store, entry, path, layout.index_interval_bytes(topic))
         except (CorruptData, NotFound) as error:
@@ -216,6 +224,11 @@ class Placement:
         for path, content in small.items():
             if path.read_bytes() != content:
                 raise VerificationFailed(f"{path} is not what was written")
+
+
+def _room_of(segment: Segment) -> int:
+    size_bytes = segment.entry.live_bytes
+    return size_bytes + most_index_bytes(size_bytes, layout.index_interval_bytes(segment.topic))
 
 
 @contextmanager

@@ -237,6 +237,7 @@ class PartitionPlan(msgspec.Struct, frozen=True, kw_only=True):
     replicas         the brokers that it is on, the one with its records first; none: the plan's one node
     directory        of that broker, below the target
     beneath          the newest runs of that, as far back as a transaction began that is open at the log's end
+    archive_end      where what is archived ends, also where the log ends before it; None: a plan of before
     newest_ms        greatest timestamp of a record that the archive has of it; None: none has one, or a plan of before
     lost_pages       of its manifest; gaps among the entries, once what is damaged is skipped
     """
@@ -258,6 +259,7 @@ class PartitionPlan(msgspec.Struct, frozen=True, kw_only=True):
     left: LeftInArchive | None = None
     beneath: tuple[Entry, ...] = ()
     lost_pages: tuple[LostPage, ...] = ()
+    archive_end: int | None = None
     newest_ms: int | None = None
     replicas: tuple[int, ...] = ()
     directory: str = ""

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 import recovery
-from headwater.cut_view import cut_rows, cut_summary, rpo_summary
+from headwater.cut_view import cut_rows, cut_summary
 from headwater_core.segments.metadata.metadata_snapshot import read_snapshot
 from recovery.cut import Outcome, PartitionCut, rpo_of
 from recovery.initial_metadata import first_producer_id
@@ -152,5 +152,11 @@ def test_each_partition_has_its_rpo() -> None:
     assert rpos() == rpos(mode="instant") == {"menu": (0, "archive"), "orders": (0, "archive")}
     assert rpos(to_time_ms=T0 + 30) == {"menu": (0, "archive"), "orders": (30, "archive")}
     assert rpos(to_time_ms=T0 + 12) == {"menu": (None, None), "orders": (40, "archive")}
-    said = rpo_summary(archive.plan(to_time_ms=T0 + 12))
-    assert said.startswith("RPO, the worst: 0.0 s before the newest archived record (orders:0); not known of 1 partitions")
+
+
+def test_the_head_of_a_log_that_ends_early_is_where_its_archive_ends() -> None:
+    archive = Archive()
+    archive.topic("orders", [at(0, 10), at(1, 20)], [at(2, 50)], [at(3, 60)])
+    cut = archive.plan(to_time_ms=T0 + 12).cut
+    assert cut is not None
+    assert [(each.head, each.bound, each.end) for each in cut.partitions] == [(4, 1, 1)]

@@ -14,8 +14,10 @@ from headwater_core.errors import (
 )
 from headwater_core.objectstore.directory import DirectoryStore
 from manifests.repository import ManifestRepository
-from recovery import runs
+from recovery import placement, runs
+from recovery.layout import segment_files
 from recovery.recovery_plan import decode_plan, encode_plan
+from recovery.target_room import RESERVE_BYTES_MAX, free_bytes
 from tests.fixtures import unpack
 from tests.headwater_core.manual_clock import ManualClock
 from tests.headwater_core.objectstore.memory import MemoryStore
@@ -166,3 +168,23 @@ def test_too_little_room_is_seen_before_anything_is_fetched(tmp_path: Path) -> N
     heads = (a_head(an_entry(0, 9, partition=at, size_bytes=largest, live_bytes=largest), partition=at) for at in range(count))
     with pytest.raises(DiskFull, match="make room"):
         recovery.apply(planned(a_topic(*heads)), tmp_path / "log", MemoryStore(ManualClock()))
+
+
+def test_room_that_others_take_meanwhile_stops_it_before_the_disk_is_full(
+    kitchen: tuple[MemoryStore, ManifestRepository], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, repository = kitchen
+    plan, placed = recovery.plan(repository, None), list[int]()
+    room = plan.size_bytes + 1000 * len(list(segment_files(plan, tmp_path)))
+    monkeypatch.setattr(placement, "free_bytes", lambda directory: room - sum(placed) - (room - 9000) * (len(placed) >= 3))
+    with pytest.raises(DiskFull, match="make room and run the same command again"):
+        recovery.apply(plan, tmp_path, store, workers=1, progress=placed.append)
+    assert len(placed) == 3
+    monkeypatch.setattr(placement, "free_bytes", lambda directory: room)
+    assert recovery.apply(plan, tmp_path, store).resumed
+
+
+def test_some_room_is_left_to_others(tmp_path: Path) -> None:
+    usage = shutil.disk_usage(tmp_path)
+    reserve = min(RESERVE_BYTES_MAX, usage.total // 100)
+    assert abs(free_bytes(tmp_path) - (usage.free - reserve)) < reserve // 2
