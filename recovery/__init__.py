@@ -15,6 +15,7 @@ from recovery.bucket_survey import survey, ungiven, with_take_over
 from recovery.cluster_state import SnapshotFound, find_snapshot, with_cluster
 from recovery.completion import RecoveryStatus, status
 from recovery.discovery import Found, RunsLookedAt, discover, is_pattern, look_at_runs
+from recovery.feature_levels import archived_levels, with_levels
 from recovery.given_state import hand_over
 from recovery.held_settings import finish, held_of, with_originals
 from recovery.identity import new_kafka_id
@@ -106,12 +107,15 @@ def plan(
     found = with_originals(found, repository.store)
     if request.options.running:
         found = without_brokers_own(found)
+    former = found.owner.former if found.owner else ()
     ends = find_ends(found.topics, request.options, repository.store)
     made = make_plan(found, request, now_ms=now_ms, recovery_id=uuid4().hex, cluster_id=new_kafka_id(), ends=ends)
     if request.options.running:
         made = _in_running(made, repository, running, snapshot, found)
     elif snapshot is not None:
-        made = with_cluster(made, snapshot, found.owner.former if found.owner else ())
+        made = with_cluster(made, snapshot, former)
+    else:
+        made = with_levels(made, archived_levels(repository), former)
     made = replace(made, notes=(*made.notes, *unlisted_notes(repository, found.topics)))
     looks: list[RunsLookedAt] = []
 
@@ -123,7 +127,6 @@ def plan(
     made = replace(made, notes=(*made.notes, *looks[-1].notes()))
     if request.options.running:
         return made
-    former = found.owner.former if found.owner else ()
     made = with_remainder(made, repository, found.topics, former) if thorough else not_looked_at(made)
     if before is not None:
         return with_take_over(made, before, found.owner, found.owner_damage)

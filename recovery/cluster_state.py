@@ -36,7 +36,7 @@ from manifests.cluster_list import SNAPSHOT_BYTES_MAX, ListedSnapshot
 from manifests.cluster_snapshot import open_snapshot, unpack_snapshot
 from manifests.cluster_survey import survey_snapshots
 from manifests.repository import ManifestRepository
-from recovery.kafka_releases import METADATA_VERSION, NEWEST, reads_unknown, starting_releases
+from recovery.kafka_releases import METADATA_VERSION, NEWEST, raised, reads_unknown, starting_releases
 from recovery.recovery_plan import ClusterPlan, RecoveryPlan
 from recovery.replica_placement import with_replicas
 from recovery.snapshot_topics import with_epochs
@@ -109,13 +109,16 @@ def with_cluster(plan: RecoveryPlan, found: SnapshotFound, former: Collection[st
             left_out.append(f"{len(records)} {what}: Kafka keeps none below {METADATA_VERSION} {level}, the snapshot has {had}")
     if state.others.get(TOKEN) and TOKEN in _kinds_at_level(state):
         notes.append("delegation tokens hold on brokers with the same delegation.token.secret.key alone")
-    starts = starting_releases(state.features, release)
+    levels = raised(state.features, plan.request.options.metadata_version)
+    if levels.problem:
+        problems.append(levels.problem)
+    starts = starting_releases(levels.features, release)
     if unknown and not starts.problem:
         starts = starts._replace(releases=(), from_=release or "")
     if starts.problem:
         problems.append(starts.problem)
     else:
-        notes.append(f"snapshot {listed.number} of the cluster's metadata: {_levels(state.features)}; Kafka {starts} starts on it")
+        notes.append(f"snapshot {listed.number} of the cluster's metadata: {_levels(levels.features)}; Kafka {starts} starts on it")
     until_ms = plan.request.options.to_time_ms
     if until_ms is not None and listed.taken_ms > until_ms and plan.request.options.cluster == "latest":
         notes.append(
@@ -134,7 +137,7 @@ def with_cluster(plan: RecoveryPlan, found: SnapshotFound, former: Collection[st
         size_bytes=listed.size_bytes,
         digest=listed.digest,
         taken_ms=listed.taken_ms,
-        features=dict(state.features),
+        features=dict(levels.features),
         users=len(state.others.get(SCRAM, {})) if SCRAM in _kinds_at_level(state) else 0,
         acls=len(state.others.get(ACL, {})),
         quotas=len(state.others.get(QUOTA, {})),

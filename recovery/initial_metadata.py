@@ -46,7 +46,7 @@ def bootstrap_checkpoint(plan: RecoveryPlan, state: ClusterMetadata | None = Non
 
 def features_of(plan: RecoveryPlan) -> Mapping[str, int]:
     """The levels that the recovered cluster begins with."""
-    return plan.cluster.features if plan.cluster else FEATURES
+    return plan.cluster.features if plan.cluster else plan.features or FEATURES
 
 
 def starting_on(plan: RecoveryPlan) -> StartingReleases:

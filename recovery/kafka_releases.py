@@ -90,6 +90,31 @@ def _too_high(features: Mapping[str, int], release: str) -> list[str]:
     return sorted(name for name, level in features.items() if level > RELEASES[release].get(name, 0))
 
 
+class RaisedLevels(NamedTuple):
+    """problem: why they are not raised; "" """
+
+    features: Mapping[str, int]
+    problem: str = ""
+
+
+def raised(features: Mapping[str, int], wanted: str | None) -> RaisedLevels:
+    """These levels with the metadata.version that is `wanted`: a level, or a release's highest; None: as they are. It is never lowered, as
+    records may be of what a lower level does not have; other features stay, and are raised in the running cluster."""
+    if wanted is None:
+        return RaisedLevels(features)
+    highest, level = RELEASES[NEWEST][METADATA_VERSION], features.get(METADATA_VERSION, 0)
+    if wanted in RELEASES:
+        to = RELEASES[wanted][METADATA_VERSION]
+    elif re.fullmatch(r"[0-9]{1,4}", wanted) and METADATA_VERSION_MIN <= int(wanted) <= highest:
+        to = int(wanted)
+    else:
+        known = f"{METADATA_VERSION_MIN} to {highest}, and the releases {', '.join(RELEASES)}"
+        return RaisedLevels(features, f"{METADATA_VERSION} {wanted[:40]!r} is not known: {known} are")
+    if to < level:
+        return RaisedLevels(features, f"the archived cluster has {METADATA_VERSION} {level}: {to} would be lower, and it is only raised")
+    return RaisedLevels({**features, METADATA_VERSION: to})
+
+
 def partition_version(features: Mapping[str, int]) -> int:
     """The version in which controllers at this level write records of partitions."""
     level = features.get(METADATA_VERSION, 0)

@@ -243,8 +243,11 @@ def _check_running(options: Options) -> None:
         raise UsageError(
             f"mode {options.mode} leaves records to a gateway, which serves them by the old topic ids; a running cluster gives new ones"
         )
-    if options.cluster_id is not None or options.kafka_release is not None:
-        raise UsageError("cluster id and Kafka release are the running cluster's own: leave out --cluster-id and --kafka-release")
+    if any(each is not None for each in (options.cluster_id, options.kafka_release, options.metadata_version)):
+        raise UsageError(
+            "cluster id, Kafka release and feature levels are the running cluster's own: leave out --cluster-id, --kafka-release and "
+            "--metadata-version"
+        )
     if options.node_id != 1 and not options.brokers:
         raise UsageError("--node-id is the first of --brokers N: a running cluster has brokers of its own")
 

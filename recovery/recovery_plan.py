@@ -61,6 +61,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     cluster          the whole cluster, with this snapshot of its metadata: a number, or `latest`; None: topics alone
     kafka_release    the release of Kafka that is to start on it, such as 4.2; None: any that does. One that is newer than all that are
                      known gets the records that this version does not know
+    metadata_version that it is raised to, a level or a release; None: as it was archived
     unlisted_topics  with topics that this snapshot does not have
     brokers          that it comes back on; none: on one, `node_id`
     take_over        the recovered cluster gets the archive, and the old one loses it
@@ -87,6 +88,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     drop_partitions: bool = False
     renames: dict[str, str] = {}
     kafka_release: str | None = None
+    metadata_version: str | None = None
     take_over: bool = False
     brokers: tuple[TargetBroker, ...] = ()
     running: bool = False
@@ -428,6 +430,7 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
     notes     what the user should know before and after
     endings   the same, of where logs end
     cluster   None: topics alone
+    features  levels that a cluster of topics alone begins with; None: those of a new one
     brokers   that the cluster comes back on, each with its directory; none: on `node_id` alone, in the target itself
     cut       where each log ends, and what was brought to it; None in a plan that has not been settled
     forecast  room and time, for people; None where nobody has measured
@@ -450,6 +453,7 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     endings: tuple[str, ...] = ()
     cluster: ClusterPlan | None = None
+    features: dict[str, int] | None = None
     cut: RecoveryCut | None = None
     forecast: Forecast | None = None
     brokers: tuple[TargetBroker, ...] = ()
@@ -508,6 +512,8 @@ def check_plan(plan: RecoveryPlan) -> RecoveryPlan:
         raise CorruptData("recovery plan", 0, f"node id {plan.node_id}, recovery id {plan.recovery_id[:40]!r}")
     if plan.mode not in get_args(Mode):
         raise UnsupportedFormat(f"recovery mode {plan.mode[:40]!r}; this version knows {', '.join(get_args(Mode))}")
+    if any(not 0 <= level < 2**15 or len(name) > 249 for name, level in (plan.features or {}).items()):
+        raise CorruptData("recovery plan", 0, f"feature levels {plan.features!s:.200}")
     check_brokers(plan.brokers)
     if len({topic.topic for topic in plan.topics}) != len(plan.topics):
         raise CorruptData("recovery plan", 0, "a topic is planned twice")

@@ -117,6 +117,28 @@ def _onto_brokers(verb: Callable[..., None]) -> Callable[..., None]:
     )(verb)
 
 
+def _levels(verb: Callable[..., None]) -> Callable[..., None]:
+    """Give `verb` the options that say which Kafka is to start on the result."""
+
+    @click.option(
+        "--kafka-release",
+        metavar="X.Y",
+        help="Kafka release that will start on it. Refuse when it does not, naming those that do. One newer than all that are known gets "
+        "the records that this version does not know.  [default: any that does]",
+    )
+    @click.option(
+        "--metadata-version",
+        metavar="LEVEL|X.Y",
+        help="Raise the recovered cluster's metadata.version to LEVEL, or to the highest of that Kafka release. It is never lowered."
+        "  [default: as in the newest snapshot of the cluster, or that is recovered]",
+    )
+    @functools.wraps(verb)
+    def with_levels(kafka_release: str | None, metadata_version: str | None, asked: dict[str, Any], **rest: Any) -> None:
+        verb(asked=asked | {"kafka_release": kafka_release, "metadata_version": metadata_version}, **rest)
+
+    return with_levels
+
+
 def what_to_recover(verb: Callable[..., None]) -> Callable[..., None]:
     """Give `verb` the arguments that make up a recovery plan of topics."""
 
@@ -135,6 +157,7 @@ def what_to_recover(verb: Callable[..., None]) -> Callable[..., None]:
     )
     @_how_to_recover
     @_in_running
+    @_levels
     @functools.wraps(verb)
     def with_topics(
         topics: Sequence[str],
@@ -175,27 +198,21 @@ def _which_cluster(verb: Callable[..., None]) -> Callable[..., None]:
         is_flag=True,
         help="Recover topics too that the snapshot does not have: deleted before it, or created after it.",
     )
-    @click.option(
-        "--kafka-release",
-        metavar="X.Y",
-        help="Kafka release that will start on it. Refuse when it does not, naming those that do. One newer than all that are known gets "
-        "the records that this version does not know.  [default: any that does]",
-    )
     @_onto_brokers
     @_take_over
     @_how_to_recover
     @_in_running
+    @_levels
     @functools.wraps(verb)
     def with_cluster(
         at: str,
         unlisted_topics: bool,
-        kafka_release: str | None,
         brokers: str | None,
         take_over: bool,
         asked: dict[str, Any],
         **rest: Any,
     ) -> None:
-        asked = asked | {"cluster": at, "unlisted_topics": unlisted_topics, "kafka_release": kafka_release, "take_over": take_over}
+        asked = asked | {"cluster": at, "unlisted_topics": unlisted_topics, "take_over": take_over}
         verb(names=None, asked=asked | {"brokers": _brokers(brokers, asked["node_id"])}, **rest)
 
     return with_cluster
