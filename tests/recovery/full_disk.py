@@ -47,5 +47,12 @@ class FullDisk:
 
             return call
 
-        with patch.object(io, "open", opened), patch.multiple(os, fsync=taking(os.fsync), rename=taking(os.rename), mkdir=taking(os.mkdir)):
+        real_mkdir = os.mkdir
+
+        def mkdir(path: Any, *rest: Any, **named: Any) -> None:
+            if not os.path.lexists(path):  # else it fails for another reason, which takes no room
+                self.take()
+            real_mkdir(path, *rest, **named)
+
+        with patch.object(io, "open", opened), patch.multiple(os, fsync=taking(os.fsync), rename=taking(os.rename), mkdir=mkdir):
             yield
