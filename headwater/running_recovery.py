@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from recovery.given_state import Handed
     from recovery.partition_swap import NamedLogDir, PlacedNode
 
-REASSIGNMENT = "reassignment.json"
 PLACED = (
     Column("node_id", "broker", numeric=True),
     Column("partitions", "partitions", numeric=True),
@@ -136,6 +135,7 @@ def write_reassignment(into: Path, plan: "RecoveryPlan") -> None:
     """How to get the other replicas back: a file for Kafka's own tool."""
     from headwater_core.files import replace_file
     from recovery.given_state import reassignment
+    from recovery.target import REASSIGNMENT
 
     wanted = reassignment(plan)
     if wanted is not None:

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from headwater_core.clock import Clock, SystemClock
 from headwater_core.errors import UsageError
 from manifests.repository import ManifestRepository
-from recovery.archived_groups import read_groups
 from recovery.archive_remainder import not_looked_at, with_remainder
+from recovery.archived_groups import read_groups
 from recovery.bucket_survey import survey, ungiven, with_take_over
 from recovery.cluster_state import SnapshotFound, find_snapshot, with_cluster
 from recovery.completion import RecoveryStatus, status

@@ -26,6 +26,7 @@ _SNAPSHOT = ".headwater-recovery-cluster-{}"
 _BESIDE = re.compile("|".join(re.escape(each).replace(r"\{\}", "[0-9a-z.]+") for each in (_PLAN, _SNAPSHOT)))  # the mark: what it names
 _SHOWN = 5
 _BYTES_MAX = 1 << 30  # of a plan as JSON: some 1.4 million entries, and 5 GiB of memory to read it back
+REASSIGNMENT = "reassignment.json"  # for Kafka's own tool, beside what went into a running cluster
 PLACED = ".headwater-placed.json"  # of what goes into a running broker's directories: it is on its way there
 _TRACES = (".lock", ".kafka_cleanshutdown", "recovery-point-offset-checkpoint", "__cluster_metadata-0", PLACED)
 

@@ -13,7 +13,7 @@ from recovery.indexes import Indexes
 from recovery.layout import partition_directory, partitions
 from recovery.recovery_plan import PartitionPlan, TopicPlan
 from recovery.runs import SEGMENT_SUFFIXES, check_run, segment_name
-from recovery.target import LOCK, MARK, Mark, copy_name, plan_name
+from recovery.target import LOCK, MARK, REASSIGNMENT, Mark, copy_name, plan_name
 from recovery.target_files import read_if_there
 
 _AT_A_TIME = 4  # partitions
@@ -93,6 +93,8 @@ def _top_names(mark: Mark) -> Mapping[PurePath, Collection[str]]:
     """Of the target, and of each broker's log directory in it, everything that the plan has a use for."""
     plan = mark.plan
     paths = [PurePath(name) for name in (MARK, LOCK, plan_name(mark.plan_digest))]
+    if plan.running is not None:
+        paths.append(PurePath(REASSIGNMENT))
     if plan.cluster is not None:
         paths.append(PurePath(copy_name(plan.cluster)))
     paths += [PurePath(broker.directory) for broker in plan.brokers]

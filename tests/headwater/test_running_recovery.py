@@ -8,11 +8,12 @@ import pytest
 
 import recovery
 from headwater import cli
-from headwater.running_recovery import REASSIGNMENT, check_handed, named_log_dirs, say_handed, write_reassignment
+from headwater.running_recovery import check_handed, named_log_dirs, say_handed, write_reassignment
 from headwater_core.errors import Partial
 from manifests.repository import ManifestRepository
 from recovery.given_state import Handed
 from recovery.partition_swap import NamedLogDir
+from recovery.target import REASSIGNMENT
 from recovery.topic_creation import with_created_topics
 from tests.recovery.running import Running
 from tests.recovery.test_cluster_state import Kitchen, replicated
