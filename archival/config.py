@@ -221,7 +221,7 @@ class ClusterConfig:
     """snapshots    of the cluster's metadata are archived
     secrets      credentials and passwords are in them, so that a recovered cluster lets in whom the old one let in
     interval_s   at least so long from one to the next
-    retention_s  so long they are kept, ever fewer of them; None: for ever
+    retention_s  so long they are kept, ever fewer of them; None: without limit
     """
 
     snapshots: bool = True
@@ -233,4 +233,4 @@ class ClusterConfig:
         if self.interval_s < SNAPSHOT_INTERVAL_S_MIN:
             raise UsageError(f"cluster.interval is {self.interval_s} s; at least {SNAPSHOT_INTERVAL_S_MIN} s")
         if self.retention_s is not None and self.retention_s < 1:
-            raise UsageError(f"cluster.retention is {self.retention_s}; leave it out to keep them for ever")
+            raise UsageError(f"cluster.retention is {self.retention_s}; leave it out to keep them without limit")

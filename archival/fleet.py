@@ -240,7 +240,7 @@ class ArchiverFleet:
         self._unread = ""  # why the metadata log cannot be read
         self.unexpected = 0  # defects: exceptions that nothing foresees, each logged with its traceback
         self.committed: Callable[[Head], object] = lambda head: None  # is called with every head that a step has committed
-        self.stepped: Callable[[PartitionOutcome], object] = lambda outcome: None  # is called after every step, whoever asks for it
+        self.stepped: Callable[[PartitionOutcome], object] = lambda outcome: None  # is called after every step, no matter who requests it
         self.announcer = Announcer(equipment.control, equipment.clock)
         self._broker_topics = BrokerTopics(equipment.dirs, self._identify)
         self._topics = TopicRecords(equipment.repository, self._broker_topics.describe, clock=equipment.clock, owner=equipment.owner)

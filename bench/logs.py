@@ -108,7 +108,7 @@ def _batch_tails(shape: Shape, random_: random.Random) -> list[bytes]:
 
 
 def _moved(tail: bytes, by_ms: int) -> bytes:
-    """The same batch, all of its timestamps later, its CRC made anew."""
+    """The same batch, all of its timestamps later, its CRC computed again."""
     times = struct.pack(">qq", *(each + by_ms for each in struct.unpack_from(">qq", tail, _TIMES_FROM)))
     covered: bytes = tail[_CRC_FROM:_TIMES_FROM] + times + tail[_TIMES_FROM + len(times) :]
     checksum: int = crc32c(covered)

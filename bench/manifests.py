@@ -39,7 +39,7 @@ AT_ONCE = 500  # entries a commit, on the way to where one a commit is measured
 
 
 def entries(seed: int = 1) -> Iterator[Entry]:
-    """Segments of a busy topic, one after the other, for ever."""
+    """Segments of a busy topic, one after the other, without end."""
     draw = random.Random(seed)
     base, now_ms, epoch = 0, 1_700_000_000_000, 5
     while True:

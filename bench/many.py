@@ -168,7 +168,7 @@ def first_archive(root: Path, count: int, *, owned: bool) -> Iterator[Row]:
 
 
 def plain_copies(directory: Path, count: int) -> float:
-    """Seconds for that many small files in as few directories: what a disk takes for what is durable one by one, whoever writes it."""
+    """Seconds for that many small files in as few directories: what a disk takes for what is durable one by one, by any writer."""
     content = a_batch()
 
     def write(folder: int) -> None:

@@ -69,7 +69,7 @@ class AgentApi:
     ) -> Iterator[dict[str, Any]]:
         """Have an operation done, and yield its rows as they arrive. Who stops taking them cancels it. At the end raises its error.
 
-        timeout_s  TransientError, too, when nothing of it is done for so long, though the agent answers; None: it may wait for ever
+        timeout_s  TransientError, too, when nothing of it is done for so long, though the agent answers; None: it may wait without end
         silence_s  the agent hangs that has written no line for so long
         """
         headers = {"Accept": JSON_LINES} | ({} if operation_id is None else {"Operation-Id": operation_id})

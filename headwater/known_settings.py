@@ -51,7 +51,7 @@ def with_commands(config: Config, repository: ManifestRepository) -> Config:
     knew it last, with a warning."""
     try:
         return config.with_commands(repository.load_settings())
-    except StoreGone:  # nothing is archived yet, or whoever reads it says so
+    except StoreGone:  # nothing is archived yet, or its reader says so
         pass
     except HeadwaterError as error:
         _report_unread(error)

@@ -61,7 +61,7 @@ class EpochHistory:
         """Does it put the beginning of `epoch` after `offset`? Too late, where a record of both is known.
 
         A follower learns of an epoch by the first batch that it fetches of it, and of a compacted log the ones before that may be gone. But
-        whoever has a batch of an epoch has all that its one leader had before that batch.
+        a log that has a batch of an epoch has all that its one leader had before that batch.
         """
         ends = (*(start.first_offset for start in self.starts[1:]), None)
         return any(each.epoch == epoch and offset < each.first_offset != end for each, end in zip(self.starts, ends, strict=True))

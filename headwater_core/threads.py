@@ -1,4 +1,4 @@
-"""Threads whose work has the context of whoever submitted it, such as what its log events name; and some that nothing has to wait for."""
+"""Threads whose work has the context of its submitter, such as what its log events name; and some that nothing has to wait for."""
 
 import threading
 from collections import deque

@@ -133,7 +133,7 @@ class Logs:
         return self._topics
 
     def partition(self, topic: str, partition: int, priority: ReadPriority | None = None) -> PartitionLog:
-        """To be asked for anew for each request: the topic's read priority may change.
+        """To be called for each request: the topic's read priority may change.
 
         priority   of what is read with the result; None: the topic's
 

@@ -1,7 +1,7 @@
 """What a head lists, and whether what lies below chunks/ may be another incarnation's: those keys name a topic, and not its id.
 
-A topic that was deleted and created again has another id and other heads. Each of them may list objects under one name, and whoever writes
-it may be about to list what it has uploaded under its head's fence.
+A topic that was deleted and created again has another id and other heads. Each of them may list objects under one name, and who writes it
+may be about to list what it has uploaded under its head's fence.
 """
 
 from collections.abc import Iterator, Mapping, Set

@@ -60,7 +60,7 @@ class SettingList(msgspec.Struct, frozen=True, kw_only=True):
         return {each.key: each.value for each in self.settings if each.pattern == pattern}
 
     def changed(self, pattern: str, values: Mapping[str, str | None], *, now_ms: int, by: str) -> "SettingList":
-        """With these values by key, None: without one; itself when that changes nothing. What is set anew comes last. Raises UsageError."""
+        """With these values by key, None: without one; itself when that changes nothing. What is set comes last. Raises UsageError."""
         held = self.values(pattern)
         if all(held.get(key) == value for key, value in values.items()):
             return self

@@ -60,7 +60,7 @@ class ClusterAdmin(Protocol):
 
 class Finished(NamedTuple):
     """
-    put_back   what the topics have again now, whoever set it
+    put_back   what the topics have again now, no matter who set it
     changed    what somebody has set otherwise since, and stays so
     left       what needs more than a setting, such as a remote tier
     unlike     topics of which nothing was put back, and why: they are not as they were recovered

@@ -75,7 +75,7 @@ class TopicDownload(NamedTuple):
 
     @property
     def recovery_id(self) -> str:
-        """The same for the same topic of the same cluster, whoever downloads it."""
+        """The same for the same topic of the same cluster, no matter who downloads it."""
         text = "\n".join((self.cluster_id, self.topic, self.manifest_key))
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 

@@ -1,7 +1,7 @@
 """Since when something has been seen in one state at every look: objects that nothing refers to, and entries of dead branches.
 
 Kept in the data directory, a file for each partition of which there is something to remember. A file that is lost, or damaged, starts
-every time anew: what is to be deleted is deleted later.
+its times again: what is to be deleted is deleted later.
 """
 
 from collections.abc import Collection, Mapping
@@ -56,7 +56,7 @@ class Sightings:
     def see(self, partition: PartitionId, seen: Seen, names: Collection[str]) -> Mapping[str, int]:
         """Look again: these are so now, and no others. Since when, in ms; what is returned is on disk.
 
-        A clock that was set back makes the time begin anew; by as much as it was put ahead since the last look, on a machine that has not
+        A clock that was set back makes the time begin again; by as much as it was put ahead since the last look, on a machine that has not
         been started again, the time has not passed. Raises DiskFull, Unauthorised and TransientError; then what was remembered stays.
         """
         before, now_ms, offset_ms = self.of(partition, seen), self._clock.now_ms(), self._offset_ms()
@@ -73,7 +73,7 @@ class Sightings:
         return since
 
     def forget(self, partition: PartitionId) -> None:
-        """It is gone from here. Should somebody collect it all the same, every time begins anew. Raises nothing: what stays is small."""
+        """It is gone from here. Should somebody collect it all the same, every time begins again. Raises nothing: what stays is small."""
         path = self._path(partition)
         if path is not None:
             with suppress(OSError):
@@ -84,7 +84,7 @@ class Sightings:
         return self._clock.now_ms() - int(self._clock.monotonic_s() * 1000)
 
     def _last_offset_ms(self, partition: PartitionId, seen: Seen) -> int | None:
-        """As it was at the last look that wrote something; None where the monotonic clock has begun anew since."""
+        """As it was at the last look that wrote something; None where the monotonic clock has begun again since."""
         found = self._load(partition).get(_offset_field(seen), {})
         return next((offset_ms for offset_ms, boots in found.items() if self._boot and boots == [self._boot]), None)
 

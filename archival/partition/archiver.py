@@ -667,7 +667,7 @@ class PartitionArchiver:
         return Outcome(action="archived", entry=entry, before=tuple(before))
 
     def _idle_after(self, log: LocalLog, policy: Policy) -> Idle | None:
-        """What a step on the same look would find now, after a commit, if that is nothing to do. A compacted log is looked at once more:
+        """What a step on the same look would find now, after a commit, if that is nothing to do. A compacted log is looked at again:
         how far its cleaner is must be seen often."""
         if log.topic_policy_proves_compaction:
             return None

@@ -62,7 +62,7 @@ class UploadPermit:
 
 
 class StepWatch:
-    """One step in hand, as whoever has given it out sees it.
+    """One step in hand, as the one who has given it out sees it.
 
     ends   why everything in hand has to end; "" while it has not
     waits  what waits for this one to end, as far as it may be begun again; "" while nothing does

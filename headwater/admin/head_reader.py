@@ -39,7 +39,7 @@ class HeadReader:
             self._board.head_read(partition, self._load(partition), asked_s=asked_s)
         except (CorruptData, ForeignOwner, UnsupportedFormat) as error:
             self._board.head_read(partition, None, str(error), asked_s=asked_s)
-        except HeadwaterError:  # whoever has work for the store notices, too
+        except HeadwaterError:  # what has work for the store notices, too
             self._queue.clear()
             return SILENT_S
         except Exception:

@@ -140,7 +140,7 @@ class ScrubMemory:
             raise
 
     def run(self, stop: threading.Event) -> None:
-        """Until `stop` is set: see `wake`. What is to be saved by then is tried once more."""
+        """Until `stop` is set: see `wake`. What is to be saved by then is tried again."""
         wait_s: float | None = None
         while True:
             is_last = stop.is_set()

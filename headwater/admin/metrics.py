@@ -42,7 +42,7 @@ from hydration.archive.hydrator import Hydrator
 
 TOPICS_MAX = 1000
 PARTITIONS_MAX = 20_000
-FRESH_S = 1.0  # an answer is given again for so long, to whoever asks: two hundred scrapers cost as much as one
+FRESH_S = 1.0  # an answer is given again for so long, to all who ask: two hundred scrapers cost as much as one
 RENDER_SHARE = 0.005  # of the time: while ten thousand partitions are rendered, Kafka clients wait
 AGE_MAX_S = 10.0  # of an answer, though it takes more: scrapers come less often
 

@@ -147,7 +147,7 @@ def eta_s(done: int, total: int, elapsed_s: float) -> float | None:
 
 
 class RunningOperation:
-    """The side of whoever does the work. Safe to use from many threads; what comes after the end changes nothing.
+    """The side of the one who does the work. Safe to use from many threads; what comes after the end changes nothing.
 
     begun, facts  as it was at its begin, and is
     cancelled  set when the work is to end soon

@@ -21,7 +21,7 @@ class Verb:
     unit       what a row is about
     is_look    it changes nothing: its rows are all there is of it, and it is forgotten at its end
     is_short   it waits for no long work of others, and has threads that only such work takes
-    is_local   requested over the socket alone: the token of the port lies with whoever scrapes metrics, and this deletes records
+    is_local   requested over the socket alone: the token of the port lies with those who scrape metrics, and this deletes records
     """
 
     name: str

@@ -69,7 +69,7 @@ def drill(
     """Restore into a scratch directory, read back, compare, report.
 
     Without topics: all; PATTERN has *, ? or [...]. A recovery is planned and applied to a sample of the archive, and what comes of it is
-    read back and compared, byte for byte, with the objects in the bucket, read once more, and with the live cluster as far as its logs
+    read back and compared, byte for byte, with the objects in the bucket, read again, and with the live cluster as far as its logs
     reach. Nothing is written but the scratch directory, which is removed (kept where something differs), and the report: JSON, and text
     for people, in drills/ of the data directory. The bucket and the cluster are only read.
 

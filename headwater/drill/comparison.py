@@ -1,6 +1,6 @@
 """What was archived, and what a read path gives: compared batch by batch, and record by record where the batches were written again.
 
-The archive's side is read here from the bucket once more, object by object, and held against its manifest: nothing of what the recovery
+The archive's side is read here from the bucket again, object by object, and held against its manifest: nothing of what the recovery
 has fetched, walked or counted is believed.
 """
 

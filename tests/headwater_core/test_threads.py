@@ -1,4 +1,4 @@
-"""Work in threads has the context of whoever submitted it."""
+"""Work in threads has the context of its submitter."""
 
 from concurrent.futures import Executor
 from contextvars import ContextVar, copy_context

@@ -80,7 +80,7 @@ class BlockSource(io.RawIOBase):
         planned, run, framed = self._blocks[number], Digest(), Digest()
         for piece in self._framed(planned, run):
             framed.update(piece)
-            if framed.size_bytes == planned.block.size_bytes:  # whoever reads it does not come back after the last piece
+            if framed.size_bytes == planned.block.size_bytes:  # its reader does not come back after the last piece
                 self._read[number] = _BlockDigests(run.value, framed.value)
             yield piece
 

@@ -32,8 +32,8 @@ def consolidate(
     metadata     user metadata besides the layout's own
     chunk_bytes  of the fixed variant, where that is known
 
-    Raises UsageError for a segment of no bytes, CorruptData for one that is damaged or ends before `end`, and where the object, whoever
-    made it, is not what its metadata and the chunks say; UnknownOutcome, and what the store raises.
+    Raises UsageError for a segment of no bytes, CorruptData for one that is damaged or ends before `end`, and where the object, by
+    any maker, is not what its metadata and the chunks say; UnknownOutcome, and what the store raises.
     """
     found = find_map(store, place, is_full=True, end=end, chunk_bytes=chunk_bytes)
     if found.state in _CONSOLIDATED:
@@ -119,7 +119,7 @@ def _check_not_broken(place: SegmentPlace, found: SegmentMap) -> None:
 
 def _confirm(store: ObjectStore, place: SegmentPlace, found: SegmentMap, end: int) -> None:
     """Raises CorruptData unless the consolidated object reaches `end`, and has the digest in its metadata and the bytes of the chunks
-    that are left, as far as these are there. One that goes meanwhile was confirmed by whoever deletes it, or is not needed."""
+    that are left, as far as these are there. One that goes meanwhile was confirmed by the one who deletes it, or is not needed."""
     key, size_bytes = place.segment_key, found.end
     if size_bytes < end:
         raise CorruptData(key, size_bytes, f"bytes {size_bytes} to {end} of the segment are not in it")

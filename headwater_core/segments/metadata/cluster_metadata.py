@@ -118,7 +118,7 @@ class ClusterMetadata:
             return Retention(None, None, "cleanup.policy", "cleanup.policy")
         age = self._told(topic, node, "retention.ms", "log.retention.ms") or _static_age(static)
         size = self._told(topic, node, "retention.bytes", "log.retention.bytes") or _static(static, "log.retention.bytes", "-1")
-        age_ms, size_bytes = (int(text) if text.isascii() and text.isdecimal() else None for text, _ in (age, size))  # -1 is for ever
+        age_ms, size_bytes = (int(text) if text.isascii() and text.isdecimal() else None for text, _ in (age, size))  # -1 is without limit
         return Retention(age_ms, size_bytes, age.by, size.by)
 
     def broker_configs(self, node: int) -> tuple[Mapping[str, str], ...]:
@@ -153,7 +153,7 @@ def _static(static: Mapping[str, str] | None, name: str, default: str) -> _Told:
 
 
 def _static_age(static: Mapping[str, str] | None) -> _Told:
-    """Of the three units of one setting the finest wins, as in Kafka. -1 is for ever in each."""
+    """Of the three units of one setting the finest wins, as in Kafka. -1 is without limit in each."""
     for name, unit_ms in (("log.retention.ms", 1), ("log.retention.minutes", 60_000), ("log.retention.hours", 3_600_000)):
         if static and (text := static.get(name, "")):
             return _Told(str(int(text) * unit_ms) if text.isascii() and text.isdecimal() else "-1", f"{name} in server.properties")
