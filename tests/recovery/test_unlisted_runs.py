@@ -80,7 +80,7 @@ def test_what_a_plan_lists_and_reads_does_not_grow_with_the_archive() -> None:
         archive.plan(mode="instant")
         costs.append((store.listed - before[0], store.calls - before[1]))
     assert costs[0][0] == costs[1][0] <= 5, "one of them looks for chunks, of all partitions"
-    assert costs[1][1] <= costs[0][1] + 3 <= 15
+    assert costs[1][1] <= costs[0][1] + 3 <= 17, "two of them look for a snapshot of the cluster"
 
 
 class Counting(MemoryStore):
