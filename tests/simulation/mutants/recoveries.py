@@ -19,12 +19,12 @@ def recovery_calls_it_damage(stack: ExitStack) -> None:
     patch_in(stack, recovery.revision, "_planned_again", lambda *_: {})
 
 
-@mutant("a recovery that plans again leaves in place what the plan before had put there", theme="recovered", noted=17)
+@mutant("a recovery that plans again leaves in place what the plan before had put there", theme="recovered", noted=299)
 def recovery_leaves_what_is_outdated(stack: ExitStack) -> None:
     patch_in(stack, Placement, "_remove_outdated", lambda *_: None)
 
 
-@mutant("a recovery trusts a segment in place by its name", theme="recovered", noted=17)
+@mutant("a recovery trusts a segment in place by its name", theme="recovered", noted=85)
 def recovery_trusts_a_name(stack: ExitStack) -> None:
     patch_in(stack, Placement, "_remove_outdated", lambda *_: None)
     patch_in(stack, recovery.runs, "check_run", lambda file, *_: 0)
