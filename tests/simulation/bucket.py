@@ -261,7 +261,8 @@ class Checks:
         for key in deleted:
             if key in listed:
                 raise Violation(f"I3 {key} was deleted, and is listed")
-            if (age_s := self._store.passed_s() - self._left_s.get(key, float("-inf"))) < self._retention.reader_lease_s:
+            age_s = round(self._store.passed_s() - self._left_s.get(key, float("-inf")), 6)  # of sums that are not exact
+            if age_s < self._retention.reader_lease_s:
                 raise Violation(f"I3 {key} was deleted {age_s} s after a head listed it")
 
     def _keys(self, head: Head) -> set[str]:

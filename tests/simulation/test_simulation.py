@@ -110,6 +110,7 @@ ONCE_VIOLATED = (
     ("lineage", 41291),
     ("pages", 79),
     ("recovered", 161),
+    ("recovered", 299),
     ("release", 30746),
     ("requests", 1200103),
     ("vacancies", 50040),
