@@ -121,7 +121,7 @@ def test_a_cluster_comes_back_in_a_running_one_and_goes_on_beside_its_own(tmp_pa
         for group in expected_cluster("kitchen")["groups"]:
             wanted = {(each["topic"], each["partition"]): each["offset"] for each in group["offsets"]}
             assert broker.committed(group["group"]) == wanted
-        assert first_of(broker, "cooks", "orders.in", 0) == 12
+        assert first_of(broker, "hosts", "bills", 0) == 17  # the other topics have their retention again, which takes old records
         assert own_of(broker) == before
         # What a group commits while it reads old records has their leader epoch: it goes on all the same, after a restart too. Here are
         # those that retention leaves alone.

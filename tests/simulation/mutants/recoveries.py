@@ -19,7 +19,7 @@ def recovery_calls_it_damage(stack: ExitStack) -> None:
     patch_in(stack, recovery.revision, "_planned_again", lambda *_: {})
 
 
-@mutant("a recovery that plans again leaves in place what the plan before had put there", theme="recovered", noted=299)
+@mutant("a recovery that plans again leaves in place what the plan before had put there", theme="recovered", noted=411)
 def recovery_leaves_what_is_outdated(stack: ExitStack) -> None:
     patch_in(stack, Placement, "_remove_outdated", lambda *_: None)
 
