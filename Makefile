@@ -49,9 +49,9 @@ peers: .venv/.tests
 
 simulate: .venv/.tests
 	@$(BIN)/python -m tests.simulation --seeds $(SEEDS)
-	@$(BIN)/python -m tests.simulation --seeds $(THEME_SEEDS) --theme apart
 
 soak: simulate
+	@$(BIN)/python -m tests.simulation --seeds $(THEME_SEEDS) --theme apart
 	@$(BIN)/python -m tests.model
 	@$(BIN)/python -m tests.model --all-mutants
 	@SOAK_S=$(SOAK_S) $(BIN)/pytest -n 0 -m peer tests/peers/test_transactions.py

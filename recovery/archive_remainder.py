@@ -76,14 +76,14 @@ def not_looked_at(plan: RecoveryPlan) -> RecoveryPlan:
     runs = sum(partition.left.runs for topic in plan.topics for partition in topic.partitions if partition.left is not None)
     if not runs:
         return plan
-    note = f"{runs} objects that stay in the archive were not looked at: `headwater recover plan` lists them, `headwater verify` reads them"
+    note = f"{runs} runs that stay in the archive were not looked at: `headwater recover plan` lists them, `headwater verify` reads them"
     return replace(plan, notes=(*plan.notes, note))
 
 
 def _look_at_newest(
     repository: ManifestRepository, others: Collection[str], partition: PartitionId, left: LeftInArchive, head: Head
 ) -> Remainder:
-    """An archive that goes on lets objects go that a head of before lists."""
+    """An archive that is written to lets objects go that a head of before lists."""
     found = look(repository.store, partition, head, left)
     if not found.runs:
         return found

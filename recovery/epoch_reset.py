@@ -1,4 +1,4 @@
-"""Leader epochs of a log that goes on in a new topic: that topic begins at epoch 0, so no batch may claim a later one.
+"""Leader epochs of a log that continues in a new topic: that topic begins at epoch 0, so no batch may claim a later one.
 
 A consumer that has seen an epoch, in a batch or in a committed offset, waits without end for a leader of an earlier one
 (docs/formats/kafka-recovery.md, *Into a running cluster*). The epoch's four bytes lie before what a batch's CRC covers.

@@ -25,7 +25,7 @@ from recovery.target import Mark, locked, read_mark, write_mark
 from recovery.target_record import read_records, record_put_back
 
 _SHOWN = 20
-_LOOKS, _PAUSE_S = 50, 0.2  # a broker that is asked may be behind the controller that was told
+_LOOKS, _PAUSE_S = 50, 0.2  # the broker that is asked may know less than the controller that has accepted it
 
 TopicValues = Mapping[str, Mapping[str, str | None]]
 """By topic and name; None: the topic itself has none."""
@@ -133,7 +133,7 @@ def finish(
     checked  only where each log of a topic begins and ends where it was recovered, or ends later; else everywhere, and what is not there
              any more is done with
     store    the bucket of the recovery, which says from then on that nothing is held back; None: it is not recorded
-    pause    waits so many seconds between two looks at what brokers have been told
+    pause    waits so many seconds between two looks at what brokers know
 
     Raises NotFound when there is no recovery, UsageError when it is not finished, ForeignOwner when this is not its cluster,
     VerificationFailed when not one topic is as it was recovered, TransientError when a partition does not answer or a setting is not yet

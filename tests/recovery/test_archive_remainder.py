@@ -50,7 +50,7 @@ def test_an_object_that_stays_in_the_archive_and_is_not_there_is_named(change: s
     assert plan.holes == ()
     quick = archive.plan(**options)
     assert quick.left_out == ()
-    assert any("objects that stay in the archive were not looked at" in note for note in quick.notes)
+    assert any("runs that stay in the archive were not looked at" in note for note in quick.notes)
     assert not any("not looked at" in note for note in (*plan.notes, *archive.plan().notes))
 
 

@@ -13,10 +13,10 @@ Some rules have no mistake here, since others imply them:
   comparison saves the scan of a file that is known to be another one.
 * What was taken of a log that was cut since is given up by the look that shows the cut (`PartitionStreams.follow`). But a log is cut by a
   newer leader epoch, which is claimed before anything else, and a claim fails what was assigned: then it is given up too.
-* What is open when streaming is switched off is completed first. Else it would be given up by the next commit, and read once more: that
-  loses nothing, and `tests/archival/test_streams.py` tells it.
-* Where the tier that a read priority prefers fails, the other one is asked. A reader that is told to retry is well served by what the
-  simulation expects, as long as something goes on; `tests/hydration/test_read_priority.py` breaks each tier.
+* What is open when streaming is switched off is completed first. Else it would be given up by the next commit, and read again: that loses
+  nothing, and `tests/archival/test_streams.py` shows it.
+* Where the tier that a read priority prefers fails, the other one is asked. A reader that gets a retriable error does what the
+  simulation expects, as long as something is read; `tests/hydration/test_read_priority.py` breaks each tier.
 """
 
 from tests.simulation.mutants import (  # noqa: F401  each lists its own
