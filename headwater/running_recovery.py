@@ -92,7 +92,7 @@ def placed_rows(nodes: "Sequence[PlacedNode]") -> Iterator[dict[str, Any]]:
 def say_what_to_place(done: "RecoveryReport") -> None:
     """What comes after `apply`."""
     say(
-        "next, one broker after the other, so that the cluster keeps serving: stop it, move what was recovered for it into its log directories, "
+        "next, one broker after the other, while the others serve: stop it, move what was recovered for it into its log directories, "
         "and start it again. What takes longest can be done before, while they run. To another host copy the mark, the plan and the "
         f"broker's directory, to the file system of the log directories:\n\n  headwater recover place --into {done.into}"
     )
