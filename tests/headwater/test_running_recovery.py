@@ -10,11 +10,9 @@ import recovery
 from headwater import cli
 from headwater.running_recovery import check_handed, named_log_dirs, say_handed, write_reassignment
 from headwater_core.errors import Partial
-from manifests.repository import ManifestRepository
 from recovery.given_state import Handed
 from recovery.partition_swap import NamedLogDir
 from recovery.target import REASSIGNMENT
-from recovery.topic_creation import with_created_topics
 from tests.recovery.running import Running
 from tests.recovery.test_cluster_state import Kitchen, replicated
 from tests.recovery.written_archive import Archive, plain
@@ -69,21 +67,3 @@ def test_what_is_missing_is_said(arguments: list[str], text: str, tmp_path: Path
     options = [] if "place" in arguments else ["--store", f"file://{bucket}", "--data-dir", str(tmp_path / "state")]
     assert cli.run([*arguments, *options]) in (2, 6)
     assert text in capsys.readouterr().err
-
-
-def test_status_says_what_is_left_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    archive, cluster = Archive(), Running(nodes={1: None, 2: None})
-    archive.topic("orders", [plain(0)], **{"retention.ms": "600"})
-    plan = recovery.plan(ManifestRepository(archive.store), None, recovery.Options(running=True), running=cluster)
-    recovery.apply(plan, tmp_path / "staging", archive.store, create=lambda made: with_created_topics(made, cluster))
-    assert cli.run(["recover", "status", "--into", str(tmp_path / "staging")]) == 0
-    said = capsys.readouterr().err
-    assert "held back: orders retention.ms, 600; it has -1" in said
-    assert "broker 1: not placed" in said
-    assert "not given to the cluster" in said
-    log_dir = cluster.make_directories(tmp_path / "log")
-    assert cli.run(["recover", "place", "--into", str(tmp_path / "staging"), "--log-dir", f"1={log_dir}"]) == 0
-    assert cli.run(["recover", "status", "--into", str(tmp_path / "staging"), "-o", "jsonl"]) == 0
-    row = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert [each["node_id"] for each in row["placed"]] == [1]
-    assert (row["running"], row["handed_over_ms"]) == (True, None)

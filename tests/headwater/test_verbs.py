@@ -1,4 +1,4 @@
-"""The verbs on logs that a real broker wrote: archive, status, read, verify, recover, cache, topics."""
+"""The verbs on logs that a real broker wrote: archive, status, read, verify, cache, topics."""
 
 import base64
 import hashlib
@@ -7,11 +7,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
-from headwater_core.control.lock import DataDirLock
-from headwater_core.objectstore.digest import digest_of
 from headwater_core.objectstore.store_url import open_store
 from headwater_core.partition import topic_id_text
 from manifests.repository import ManifestRepository
@@ -300,23 +297,6 @@ def iso(timestamp_ms: int) -> str:
     return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
-def test_a_recovery_is_planned_applied_once_and_reported(stage: Stage) -> None:
-    assert stage.run("flush", log=stage.log("kitchen")).code == 0
-    into = stage.root / "recovered"
-    plan = stage.run("recover", "plan", "topic", "--all", "-o", "json")
-    assert plan.code == 0
-    (stage.root / "plan.json").write_text(plan.out)
-    assert stage.run_bare("recover", "status", "--into", str(into)).code == 6
-    applied = stage.run("recover", "apply", "--plan", str(stage.root / "plan.json"), "--into", str(into), "-o", "json")
-    assert applied.code == 0, applied.err
-    assert json.loads(applied.out)[0]["again"] is False
-    again = stage.run("recover", "apply", "--plan", str(stage.root / "plan.json"), "--into", str(into), "-o", "json")
-    assert json.loads(again.out)[0]["again"] is True
-    assert stage.run("recover", "apply", "topic", "--all", "absent", "--into", str(into)).code == 2
-    assert stage.run("recover", "plan", "topic", "absent").code == 6
-    assert stage.run("recover", "apply").code == 2
-
-
 def test_a_lost_head_is_found(stage: Stage) -> None:
     assert stage.run("flush", log=stage.log("kitchen")).code == 0
     lost = next(path for path in objects(stage, "manifest.json") if path.parts[-4:-3] == ("orders.in",) and path.parent.name == "0")
@@ -335,200 +315,6 @@ def test_a_lost_head_is_found(stage: Stage) -> None:
     applied = stage.run("recover", "apply", "topic", "--all", "--into", str(stage.root / "recovered"))
     assert applied.code == 3
     assert (stage.root / "recovered" / "meta.properties").exists()
-
-
-@pytest.mark.parametrize("change", ["gone", "flipped"])
-def test_a_recovery_names_what_is_damaged_and_goes_on_without_it_on_request(stage: Stage, change: str) -> None:
-    assert stage.run("flush", log=stage.log("kitchen")).code == 0
-    bad = [next(path for path in objects(stage, ".log") if topic in path.parts) for topic in ("bills", "specials")]
-    for path in bad:
-        path.unlink() if change == "gone" else flip(path, -3)
-    planned = stage.run("recover", "plan", "topic", "--all")
-    assert planned.code == (4 if change == "gone" else 0)
-    into = stage.root / "recovered"
-    applied = stage.run("recover", "apply", "topic", "--all", "--into", str(into))
-    assert applied.code == 4
-    for path in bad:
-        assert path.name in applied.err
-        assert change == "flipped" or path.name in planned.err
-    assert not (into / "meta.properties").exists()
-    skipped = stage.run("recover", "apply", "topic", "--all", "--into", str(into), "--skip-damaged", "-o", "json")
-    assert skipped.code == 3
-    [report] = json.loads(skipped.out)
-    assert sorted(each.partition(":")[0] for each in report["left_out"]) == ["bills", "specials"]
-    assert (into / "meta.properties").exists()
-
-
-def test_a_directory_that_somebody_formatted_is_no_finished_recovery(stage: Stage) -> None:
-    assert stage.run("flush", log=stage.log("kitchen")).code == 0
-    into = stage.root / "recovered"
-    path = next(path for path in objects(stage, ".log") if "bills" in path.parts)
-    flip(path, -3)
-    assert stage.run("recover", "apply", "topic", "--all", "--into", str(into)).code == 4
-    assert stage.run_bare("recover", "status", "--into", str(into), "-o", "jsonl").rows[0]["state"] == "unfinished"
-    (into / "meta.properties").write_text("version=1\ncluster.id=AAAAAAAAAAAAAAAAAAAAAA\nnode.id=1\n")
-    flip(path, -3)
-    applied = stage.run("recover", "apply", "topic", "--all", "--into", str(into))
-    assert applied.code == 4
-    assert "Remove meta.properties" in applied.err
-    status = stage.run_bare("recover", "status", "--into", str(into), "-o", "jsonl")
-    assert (status.code, status.rows[0]["state"]) == (4, "damaged")
-
-
-def test_a_plan_and_its_application_agree_on_what_cannot_be_served(stage: Stage) -> None:
-    assert stage.run("flush", log=stage.log("kitchen")).code == 0
-    head = next(path for path in objects(stage, "manifest.json") if path.parts[-4:-3] == ("bills",) and path.parent.name == "0")
-    body = json.loads(head.read_bytes())
-    body.pop("digest")
-    body["leader_epoch"] = 2**31 - 1
-    body["digest"] = digest_of(msgspec.json.encode(body, order="sorted"))
-    head.write_text(json.dumps(body))
-    into = stage.root / "recovered"
-    for verb in (["plan"], ["apply", "--dry-run", "--into", str(into)], ["apply", "--into", str(into)]):
-        ran = stage.run("recover", verb[0], "topic", "--all", *verb[1:])
-        assert ran.code == 3, verb
-        assert "left out: bills:0 " in ran.err
-
-
-def test_partition_counts_are_given_by_topic(stage: Stage) -> None:
-    assert stage.run("flush", log=stage.log("kitchen")).code == 0
-    both = ("recover", "plan", "topic", "bills", "menu", "-o", "json")
-    made = json.loads(stage.run(*both, "--partitions", "bills=9", "--partitions", "menu=7").out)
-    assert {topic["topic"]: len(topic["partitions"]) for topic in made["topics"]} == {"bills": 9, "menu": 7}
-    alone = json.loads(stage.run("recover", "plan", "topic", "bills", "--partitions", "9", "-o", "json").out)
-    assert [len(topic["partitions"]) for topic in alone["topics"]] == [9]
-    for wrong in ("9", "bills=0", "bills=x", "bills=", "=3x", "specials=3"):
-        assert stage.run(*both, "--partitions", wrong).code == 2, wrong
-
-
-def test_modes_patterns_names_and_ends_on_the_command_line(stage: Stage) -> None:
-    assert stage.run("flush", log=stage.log("kitchen")).code == 0
-
-    def planned(*arguments: str) -> dict[str, Any]:
-        ran = stage.run("recover", "plan", "topic", *arguments, "-o", "json")
-        assert ran.code == 0, ran.err
-        made: dict[str, Any] = json.loads(ran.out)
-        return {topic["topic"]: topic for topic in made["topics"]}
-
-    everything = planned("--all")
-    assert planned("orders.*").keys() == {name for name in everything if name.startswith("orders.")}
-    assert planned("m[e]n?", "bills").keys() == {"menu", "bills"}
-    end = everything["orders.in"]["partitions"][0]["next_offset"]
-    [instant] = planned("orders.in", "--mode", "instant").values()
-    assert (instant["partitions"][0]["start_offset"], instant["partitions"][0]["next_offset"]) == (end, end)
-    [partial] = planned("orders.in", "--mode", "partial", "--keep-bytes", "1").values()
-    wanted = [min(1, len(each["entries"])) for each in everything["orders.in"]["partitions"]]
-    assert [len(each["entries"]) for each in partial["partitions"]] == wanted
-    [cut] = planned("orders.in", "--to-offset", "orders.in:0=0").values()
-    assert cut["partitions"][0]["next_offset"] == 0
-    [early] = planned("orders.in", "--to-time", "2001-01-01T00:00:00Z").values()
-    assert {each["next_offset"] for each in early["partitions"]} == {0}
-    assert planned("orders.in", "--as", "again").keys() == {"again"}
-    assert planned("orders.in", "bills", "--as", "bills=checks").keys() == {"orders.in", "checks"}
-    assert len(planned("orders.in", "--partitions", "1", "--drop-partitions")["orders.in"]["partitions"]) == 1
-    for wrong in (
-        ["orders.in", "--mode", "partial"],
-        ["orders.in", "--keep-ms", "5"],
-        ["orders.in", "--to-offset", "orders.in=4"],
-        ["orders.in", "--to-offset", "orders.in:0=4", "--to-offset", "orders.in:0=5"],
-        ["orders.in", "--to-time", "yesterday"],
-        ["orders.in", "bills", "--as", "again"],
-        ["orders.*", "--as", "again"],
-        ["orders.in", "--as", "__again"],
-        ["orders.in", "--partitions", "1"],
-        ["orders in*"],
-    ):
-        assert stage.run("recover", "plan", "topic", *wrong).code == 2, wrong
-    assert stage.run("recover", "plan", "topic", "nosuch*").code == 6
-    into = stage.root / "again"
-    assert stage.run("recover", "apply", "topic", "orders.in", "--as", "again", "--into", str(into)).code == 0
-    assert sorted(path.name for path in into.glob("again-*")) == [f"again-{each['partition']}" for each in partial["partitions"]]
-
-
-def test_a_plan_says_what_it_takes(stage: Stage) -> None:
-    assert stage.run("flush", log=stage.log("kitchen")).code == 0
-    ran = stage.run("recover", "plan", "topic", "--all", "--into", str(stage.root / "recovered"))
-    said = [line.partition(":")[0] for line in ran.err.splitlines()]
-    assert [each for each in ("room", "time", "brokers") if said.count(each) != 1] == []
-    assert " are needed, " in ran.err
-    document = stage.run("recover", "plan", "topic", "--all", "--into", str(stage.root / "recovered"), "-o", "json")
-    forecast = json.loads(document.out)["forecast"]
-    assert all(forecast[name] > 0 for name in ("needed_bytes", "free_bytes", "seconds", "bytes_per_s"))
-    dry = stage.run("recover", "apply", "topic", "bills", "--dry-run", "--into", str(stage.root / "recovered"), "-o", "jsonl")
-    [row] = dry.rows
-    assert row["first"] <= row["last"]
-    assert row["left_in_archive"] == 0
-
-
-def test_a_plan_file_is_refused_when_the_archive_has_changed(stage: Stage) -> None:
-    log = stage.log("kitchen")
-    assert stage.run("flush", log=log).code == 0
-    plan = stage.root / "plan.json"
-    plan.write_text(stage.run("recover", "plan", "topic", "--all", "-o", "json").out)
-    assert stage.run("delete-before", "orders.in:0", "5", "--yes", log=log).code == 0
-    refused = stage.run("recover", "apply", "--plan", str(plan), "--into", str(stage.root / "recovered"))
-    assert (refused.code, "orders.in:0 had version" in refused.err) == (2, True)
-    assert not (stage.root / "recovered" / "meta.properties").exists()
-    plan.write_text(stage.run("recover", "plan", "topic", "--all", "-o", "json").out)
-    assert stage.run("recover", "apply", "--plan", str(plan), "--into", str(stage.root / "recovered")).code == 0
-
-
-def test_a_table_is_no_plan(stage: Stage) -> None:
-    assert stage.run("flush", log=stage.log("kitchen")).code == 0
-    (stage.root / "table.txt").write_text(stage.run("recover", "plan", "topic", "--all").out)
-    ran = stage.run("recover", "apply", "--plan", str(stage.root / "table.txt"), "--into", str(stage.root / "recovered"))
-    assert ran.code == 2
-    assert "-o json" in ran.err
-
-
-def test_one_plan_is_applied_to_one_directory_whatever_the_data_directory(stage: Stage) -> None:
-    assert stage.run("flush", log=stage.log("kitchen")).code == 0
-    plan = stage.root / "plan.json"
-    plan.write_text(stage.run("recover", "plan", "topic", "--all", "-o", "json").out)
-    codes = [
-        stage.run("recover", "apply", "--plan", str(plan), "--into", str(stage.root / into), "--data-dir", str(stage.root / state)).code
-        for into, state in (("one", "state1"), ("two", "state2"), ("one", "state2"))
-    ]
-    assert codes == [0, 2, 0]
-    assert not (stage.root / "two" / "meta.properties").exists()
-
-
-def test_a_recovery_says_how_to_go_on(stage: Stage) -> None:
-    assert stage.run("flush", log=stage.log("kitchen")).code == 0
-    owner = json.loads((stage.bucket / "headwater.json").read_bytes())["cluster_id"]
-    ran = stage.run("recover", "apply", "topic", "--all", "--into", str(stage.root / "one"))
-    assert "Kafka 4.3" in ran.err
-    assert "controller.quorum.voters=1@" in ran.err
-    assert f"--cluster-id {owner}" in ran.err
-    same = stage.run("recover", "apply", "topic", "--all", "--into", str(stage.root / "two"), "--cluster-id", owner)
-    assert "--cluster-id" not in same.err
-
-
-def test_a_recovered_directory_is_not_behind_before_a_broker_has_started_on_it(stage: Stage) -> None:
-    assert stage.run("flush", log=stage.log("pantry")).code == 0
-    owner = json.loads((stage.bucket / "headwater.json").read_bytes())["cluster_id"]
-    into = stage.root / "recovered"
-    assert stage.run("recover", "apply", "topic", "--all", "--into", str(into), "--cluster-id", owner).code == 0
-    rows = stage.run("status", "-o", "jsonl", log=into).rows
-    assert {(row["state"], row["reason"]) for row in rows} == {("recovered", "read-only until a broker starts on it")}
-    (into / ".lock").touch()  # as a broker leaves it
-    assert "recovered" not in {row["state"] for row in stage.run("status", "-o", "jsonl", log=into).rows}
-
-
-def test_a_recovery_beside_a_running_agent_needs_no_note(stage: Stage) -> None:
-    assert stage.run("flush", log=stage.log("kitchen")).code == 0
-    with DataDirLock(stage.data_dir):
-        ran = stage.run("recover", "apply", "topic", "--all", "--into", str(stage.root / "one"))
-    assert ran.code == 0
-    assert "control log" not in ran.err
-    assert len(list((stage.bucket / "cluster" / "recoveries").iterdir())) == 1
-
-
-def test_options_before_the_noun_are_not_lost(stage: Stage) -> None:
-    early = stage.run_bare("recover", "apply", "--into", str(stage.root / "early"), "topic", "--all")
-    assert early.code == 2
-    assert "--into" in early.err
-    assert not (stage.root / "early").exists()
 
 
 def test_looking_deletes_nothing_from_the_cache(stage: Stage) -> None:
