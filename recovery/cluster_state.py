@@ -128,21 +128,12 @@ def with_cluster(plan: RecoveryPlan, found: SnapshotFound, former: Collection[st
     used_by = topics_by_role(planned)
     for role, topics_of_role in used_by.items():
         notes.append(f"the state of {role} comes back with {', '.join(topics_of_role)}")
-    settings = counted_settings(state, nodes)
-    if settings:
+    if settings := counted_settings(state, nodes):
         notes.append(f"settings come back of {', '.join(f'{what} ({count})' for what, count in settings.items())}")
-    cluster = ClusterPlan(
-        number=listed.number,
-        key=listed.key,
-        size_bytes=listed.size_bytes,
-        digest=listed.digest,
-        taken_ms=listed.taken_ms,
+    cluster = replace(
+        given_by(found, nodes),
         features=dict(levels.features),
         users=len(state.others.get(SCRAM, {})) if SCRAM in _kinds_at_level(state) else 0,
-        acls=len(state.others.get(ACL, {})),
-        quotas=len(state.others.get(QUOTA, {})),
-        next_producer_id=state.next_producer_id,
-        settings=settings,
         unknown=unknown,
         starts_on=starts.releases,
         used_by=used_by,
@@ -150,6 +141,27 @@ def with_cluster(plan: RecoveryPlan, found: SnapshotFound, former: Collection[st
     plan = replace(plan, topics=topics, cluster=cluster, left_out=tuple(left_out), notes=tuple(notes), problems=tuple(problems))
     archived = {(name, number): len(each.replicas) for name, topic in state.topics.items() for number, each in topic.partitions.items()}
     return with_replicas(plan, archived)
+
+
+def given_by(found: SnapshotFound, nodes: Collection[int]) -> ClusterPlan:
+    """The snapshot in a plan, with what of it any cluster can be given: a running one has its own levels, and takes no users.
+
+    nodes: brokers whose own settings come back
+    """
+    listed, state = found.listed, found.state
+    return ClusterPlan(
+        number=listed.number,
+        key=listed.key,
+        size_bytes=listed.size_bytes,
+        digest=listed.digest,
+        taken_ms=listed.taken_ms,
+        features={},
+        users=0,
+        acls=len(state.others.get(ACL, {})),
+        quotas=len(state.others.get(QUOTA, {})),
+        next_producer_id=state.next_producer_id,
+        settings=counted_settings(state, nodes),
+    )
 
 
 def _unknown_records(found: SnapshotFound, release: str | None, left_out: list[str], notes: list[str]) -> int:

@@ -11,13 +11,12 @@ from msgspec.structs import replace
 
 from headwater_core.segments.metadata.cluster_metadata import ClusterMetadata
 from headwater_core.segments.metadata.metadata_records import RESOURCE_BROKER
-from headwater_core.segments.metadata.record_schemas import ACL, QUOTA, SCRAM, TOKEN
-from recovery.cluster_state import SnapshotFound, counted_settings
+from headwater_core.segments.metadata.record_schemas import SCRAM, TOKEN
+from recovery.cluster_state import SnapshotFound, given_by
 from recovery.discovery import Found, is_pattern
 from recovery.held_settings import ClusterAdmin, LogBounds
 from recovery.plan_notes import notes_of
 from recovery.recovery_plan import (
-    ClusterPlan,
     GroupCommit,
     PartitionPlan,
     Place,
@@ -245,25 +244,12 @@ def with_running_state(plan: RecoveryPlan, found: SnapshotFound, former: Collect
     left_out += _ungivable(state)
     if listed.has_secrets is False:
         notes.append("the snapshot was taken with cluster.secrets = false")
-    counts = counted_settings(state, ())
-    given = [f"{len(state.others.get(ACL, {}))} ACLs", f"{len(state.others.get(QUOTA, {}))} quotas"]
-    given += [f"settings of {what} ({count})" for what, count in counts.items()]
+    cluster = given_by(found, ())
+    given = [f"{cluster.acls} ACLs", f"{cluster.quotas} quotas"]
+    given += [f"settings of {what} ({count})" for what, count in cluster.settings.items()]
     notes.append(
         f"snapshot {listed.number} of the cluster's metadata: `headwater recover finish` gives {', '.join(given)} to the running cluster, "
         "where it has nothing of the kind. ACLs hold for all that their patterns cover, the running cluster's own topics too"
-    )
-    cluster = ClusterPlan(
-        number=listed.number,
-        key=listed.key,
-        size_bytes=listed.size_bytes,
-        digest=listed.digest,
-        taken_ms=listed.taken_ms,
-        features={},
-        users=0,
-        acls=len(state.others.get(ACL, {})),
-        quotas=len(state.others.get(QUOTA, {})),
-        next_producer_id=state.next_producer_id,
-        settings=counts,
     )
     return replace(plan, cluster=cluster, left_out=tuple(left_out), notes=tuple(notes), problems=tuple(problems))
 
