@@ -343,6 +343,15 @@ def put_back(cluster: Bistro, root: Path, name: str) -> None:
     assert cli.run([*command, *operator(root)]) == 0
 
 
+def go_on(cluster: Bistro, root: Path, name: str, before: dict[str, Any]) -> None:
+    """All of `before` is there, denied stays denied, and agents archive."""
+    wait_in_sync(cluster.bootstrap, NODES)
+    put_back(cluster, root, name)
+    expect_held(cluster, before)
+    cluster.start_agents()
+    expect_guarded(cluster)
+
+
 def test_a_lost_cluster_comes_back_and_goes_on_and_is_lost_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bucket = tmp_path / "bucket"
     with Bistro(tmp_path / "one", bucket) as cluster:
@@ -362,11 +371,7 @@ def test_a_lost_cluster_comes_back_and_goes_on_and_is_lost_again(tmp_path: Path,
     assert {each["state"] for each in before["transactions"]} == {"Ongoing", "CompleteCommit", "CompleteAbort"}
 
     with Bistro(tmp_path / "two", bucket, recovered(tmp_path, "again")) as cluster:
-        wait_in_sync(cluster.bootstrap, NODES)
-        put_back(cluster, tmp_path, "again")
-        expect_held(cluster, before)
-        cluster.start_agents()
-        expect_guarded(cluster)
+        go_on(cluster, tmp_path, "again", before)
         let_the_cleaner_work(cluster, b"two")
         in_transaction(cluster, "open", b"two").commit_transaction(60)
         expect_committed(cluster)
@@ -382,11 +387,7 @@ def test_a_lost_cluster_comes_back_and_goes_on_and_is_lost_again(tmp_path: Path,
     assert "that takes Kafka 4.2 or 4.3" in capsys.readouterr().err
     jars = previous_kafka_jars()
     with Bistro(tmp_path / "three", bucket, recovered(tmp_path, "once more", "--kafka-release", PREVIOUS), jars) as cluster:
-        wait_in_sync(cluster.bootstrap, NODES)
-        put_back(cluster, tmp_path, "once more")
-        expect_held(cluster, before)
-        cluster.start_agents()
-        expect_guarded(cluster)
+        go_on(cluster, tmp_path, "once more", before)
         let_the_cleaner_work(cluster, b"three")
         write_all(cluster, b"three").commit_transaction(60)
         expect_committed(cluster)

@@ -105,14 +105,8 @@ def test_the_records_are_there_in_epoch_0_and_nothing_of_other_topics_has_change
     assert again.again
 
 
-@pytest.mark.parametrize("moves", [os.rename, across], ids=["moved", "copied"])
-@pytest.mark.parametrize("step", [*MILESTONES, "place.reset:3", "place.moved:3"])
-def test_killed_at_any_step_it_is_finished_by_the_next_run(
-    step: str, moves: Callable[[Path, Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    undisturbed = Stage(tmp_path / "undisturbed")
-    undisturbed.place(rename=moves)
-    stage = Stage(tmp_path / "killed")
+def killed_at(step: str, monkeypatch: pytest.MonkeyPatch, work: Callable[[], object]) -> bool:
+    """Does `work` until the milestone `step` is passed, NAME or NAME:TIMES; whether it ever was."""
     name, _, times = step.partition(":")
     left = int(times or 1)
 
@@ -125,11 +119,23 @@ def test_killed_at_any_step_it_is_finished_by_the_next_run(
     with monkeypatch.context() as context:
         context.setattr(milestones, "observer", kill)
         try:
-            stage.place(rename=moves)
-            assert name == "place.copied"  # nothing is copied where it can be moved
-            assert moves is os.rename
+            work()
         except Killed:
-            pass
+            return True
+    return False
+
+
+@pytest.mark.parametrize("moves", [os.rename, across], ids=["moved", "copied"])
+@pytest.mark.parametrize("step", [*MILESTONES, "place.reset:3", "place.moved:3"])
+def test_killed_at_any_step_it_is_finished_by_the_next_run(
+    step: str, moves: Callable[[Path, Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    undisturbed = Stage(tmp_path / "undisturbed")
+    undisturbed.place(rename=moves)
+    stage = Stage(tmp_path / "killed")
+    if not killed_at(step, monkeypatch, lambda: stage.place(rename=moves)):
+        assert step == "place.copied"  # nothing is copied where it can be moved
+        assert moves is os.rename
     assert recovery.apply(stage.plan, stage.into, stage.archive.store).again  # apply leaves it alone
     [placed] = stage.place(rename=moves)
     assert placed.finished_ms is not None
@@ -158,25 +164,15 @@ def test_what_takes_longest_is_prepared_before_the_broker_stops(step: str, tmp_p
     undisturbed, stage = Stage(tmp_path / "undisturbed"), Stage(tmp_path / "prepared")
     undisturbed.place()
     before = stage.files()
-    name, _, times = step.partition(":")
-    left = int(times or 1)
 
-    def kill(at: str) -> None:
-        nonlocal left
-        left -= at == name
-        if left == 0 and at == name:
-            raise Killed
+    def prepare_and_place() -> None:
+        [prepared] = prepare(stage.into, ManualClock())
+        assert prepared.prepared_ms is not None
+        assert stage.files() == before
+        stage.place()
 
-    with monkeypatch.context() as context:
-        context.setattr(milestones, "observer", kill)
-        try:
-            [prepared] = prepare(stage.into, ManualClock())
-            assert prepared.prepared_ms is not None
-            assert stage.files() == before
-            stage.place()
-        except Killed:
-            pass
-    if name == "place.reset":
+    killed_at(step, monkeypatch, prepare_and_place)
+    if step.startswith("place.reset"):
         [prepared] = prepare(stage.into, ManualClock())
         assert not prepared.again
     [again] = prepare(stage.into, ManualClock())
