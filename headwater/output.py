@@ -106,11 +106,29 @@ def emit(
     data.flush()
 
 
+class DocumentOutput:
+    """Prints an encoded document, UTF-8, piece by piece; no piece ends inside a character. on_one_line: without its line breaks and what
+    it is indented by"""
+
+    def __init__(self, *, on_one_line: bool = False) -> None:
+        self._data, self._on_one_line = _Data(sys.stdout, errors="backslashreplace"), on_one_line
+
+    def write(self, piece: bytes) -> int:
+        text = piece.decode("utf-8")
+        self._data.write("".join(line.strip() for line in text.splitlines()) if self._on_one_line else text)
+        return len(piece)
+
+    def flush(self) -> None:
+        if self._on_one_line:
+            self._data.write("\n")
+        self._data.flush()
+
+
 def emit_document(document: bytes) -> None:
     """Print an encoded document, UTF-8."""
-    data = _Data(sys.stdout, errors="backslashreplace")
-    data.write(document.decode("utf-8"))
-    data.flush()
+    output = DocumentOutput()
+    output.write(document)
+    output.flush()
 
 
 def summarise(facts: Row) -> None:

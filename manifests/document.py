@@ -1,6 +1,6 @@
 """How every document of the bucket is written: JSON for people, with a format version and a digest against bit rot."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -81,18 +81,23 @@ def unseal_body(raw: bytes, where: str, majors: Collection[int] = (FORMAT_MAJOR,
     """
     try:
         body: dict[str, Any] = msgspec.json.decode(raw)
-        version = body["format"]
-        if type(version[0]) is not int:
-            raise CorruptData(where, 0, f"no format version: {str(version)[:40]!r}")
-        if version[0] not in majors:
-            reads = " and ".join(f"{major}.x" for major in majors)
-            raise UnsupportedFormat(f"needs upgrade: {where} has format {str(version)[:40]!r}; this version reads {reads}")
+        check_readable(body, where, majors)
         digest = body.pop("digest")
         if digest != _digest(body):
             raise CorruptData(where, 0, f"its digest says {str(digest)[:40]!r}, its content {_digest(body)}")
         return body
     except WRONG as error:
         raise CorruptData(where, 0, str(error)[:200]) from error
+
+
+def check_readable(body: Mapping[str, Any], where: str, majors: Collection[int] = (FORMAT_MAJOR,)) -> None:
+    """Raises UnsupportedFormat unless the format that it names is one of these; CorruptData, or what WRONG lists, when it names none."""
+    version = body["format"]
+    if type(version[0]) is not int:
+        raise CorruptData(where, 0, f"no format version: {str(version)[:40]!r}")
+    if version[0] not in majors:
+        reads = " and ".join(f"{major}.x" for major in majors)
+        raise UnsupportedFormat(f"needs upgrade: {where} has format {str(version)[:40]!r}; this version reads {reads}")
 
 
 def check_ours(format_: tuple[int, int], where: str, writes: tuple[int, int] = FORMAT) -> None:

@@ -21,6 +21,7 @@ from recovery.held_settings import finish, held_of, with_originals
 from recovery.identity import new_kafka_id
 from recovery.partition_swap import PlacedNode, placed_of
 from recovery.placement import Progress
+from recovery.plan_document import read_plan, write_plan
 from recovery.planner import make_plan
 from recovery.recovery_plan import (
     GroupCommit,
@@ -30,8 +31,6 @@ from recovery.recovery_plan import (
     RecoveryPlan,
     Request,
     TopicPlan,
-    decode_plan,
-    encode_plan,
 )
 from recovery.report import RecoveryReport
 from recovery.requested_ends import find_ends
@@ -58,17 +57,17 @@ __all__ = [
     "awaits_broker",
     "begun_plan",
     "bring_back",
-    "decode_plan",
-    "encode_plan",
     "finish",
     "hand_over",
     "held_of",
     "is_pattern",
     "placed_in",
     "plan",
+    "read_plan",
     "request_of",
     "running_plan",
     "status",
+    "write_plan",
 ]
 
 

@@ -147,8 +147,7 @@ def rpo_of(back_ms: int | None, archived_ms: int | None, taken_ms: int | None) -
 def _partition_cut(topic: str, partition: "PartitionPlan", head: int, taken_ms: int | None) -> PartitionCut:
     end = partition.next_offset
     bound = partition.end.offset if partition.end is not None else end if end < head else None
-    times_ms = [entry.last_timestamp_ms for entry in partition.files if entry.last_timestamp_ms is not None]
-    newest_ms = max(times_ms, default=None)
+    newest_ms = max((entry.last_timestamp_ms for entry in partition.files if entry.last_timestamp_ms is not None), default=None)
     rpo = rpo_of(newest_ms if end < head or partition.end is not None else partition.newest_ms, partition.newest_ms, taken_ms)
     return PartitionCut(
         topic=topic,

@@ -25,21 +25,30 @@ class TimeRange(NamedTuple):
 
 def estimate(plan: RecoveryPlan, store: ObjectStore, into: Path | None, clock: Clock) -> Forecast:
     """Of applying `plan`. Fetches a part of one object."""
-    files = [(topic, entry) for topic in plan.topics for partition in topic.partitions for entry in partition.files]
-    needed = sum(entry.live_bytes + most_index_bytes(entry.live_bytes, index_interval_bytes(topic)) for topic, entry in files)
+    needed = files = fetched_bytes = 0
+    largest: Entry | None = None
+    for topic in plan.topics:
+        interval_bytes = index_interval_bytes(topic)
+        for entry in (entry for partition in topic.partitions for entry in partition.files):
+            needed += entry.live_bytes + most_index_bytes(entry.live_bytes, interval_bytes)
+            files, fetched_bytes = files + 1, fetched_bytes + entry.run_bytes
+            largest = entry if largest is None or entry.size_bytes > largest.size_bytes else largest
     seconds = rate = None
-    if files and (sample := _sample(store, max((entry for _, entry in files), key=lambda entry: entry.size_bytes), clock)):
+    if largest is not None and (sample := _sample(store, largest, clock)):
         delay_s, rate = sample
-        seconds = (len(files) * delay_s + sum(entry.run_bytes for _, entry in files) / rate) / WORKERS
+        seconds = (files * delay_s + fetched_bytes / rate) / WORKERS
     return Forecast(needed, None if into is None else _free_bytes(into), seconds, rate)
 
 
 def time_range(topic: TopicPlan) -> TimeRange | None:
     """Of the records that come back, as their entries say it; None when there is none with a time."""
-    entries = [entry for partition in topic.partitions for entry in partition.files]
-    firsts = [entry.first_timestamp_ms for entry in entries if entry.first_timestamp_ms is not None]
-    lasts = [entry.last_timestamp_ms for entry in entries if entry.last_timestamp_ms is not None]
-    return TimeRange(min(firsts), max(lasts)) if firsts and lasts else None
+    first_ms: int | None = None
+    last_ms: int | None = None
+    for entry in (entry for partition in topic.partitions for entry in partition.files):
+        if entry.first_timestamp_ms is not None and entry.last_timestamp_ms is not None:
+            first_ms = entry.first_timestamp_ms if first_ms is None else min(first_ms, entry.first_timestamp_ms)
+            last_ms = entry.last_timestamp_ms if last_ms is None else max(last_ms, entry.last_timestamp_ms)
+    return None if first_ms is None or last_ms is None else TimeRange(first_ms, last_ms)
 
 
 def _sample(store: ObjectStore, entry: Entry, clock: Clock) -> tuple[float, float] | None:

@@ -4,7 +4,7 @@ The head, its pages' sums and the options decide; a page is read only where an e
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import dropwhile
+from itertools import takewhile
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -14,6 +14,7 @@ from manifests.entry import Entry
 from manifests.entry_tree import EntryBag, EntryTree, PageReader
 from manifests.head import Head
 from manifests.page import Item, PageRef
+from recovery.entry_list import EntryList
 from recovery.recovery_plan import PRODUCER_ID_MAX, LeftInArchive, LostPage, Mode, Options, RequestedEnd
 
 OPEN_RUNS_MAX = 1000  # that are looked through for where an open transaction began; one that hangs may have begun any number of runs ago
@@ -50,7 +51,7 @@ class LocalPart(NamedTuple):
     lost_pages       of what was wanted; gaps among the entries
     """
 
-    entries: tuple[Entry, ...]
+    entries: EntryList
     next_offset: int
     below_retention: int
     left: LeftInArchive | None = None
@@ -126,31 +127,39 @@ def select_part(head: Head, bounds: PartBounds) -> LocalPart:
     if bounds.end is not None:
         tree, end = tree.split_at(bounds.end.offset)[0], max(bounds.end.offset, head.start_offset)
     if bounds.mode == "full":
-        candidates = [entry for entry in tree if entry.next_offset > head.start_offset]
+        candidates = EntryList.of(entry for entry in tree if entry.next_offset > head.start_offset)
     else:
-        candidates = [] if bounds.mode == "instant" else _newest(tree, pages, bounds, head.start_offset)
+        candidates = EntryList() if bounds.mode == "instant" else _newest(tree, pages, bounds, head.start_offset)
     dropped = _expired(candidates, bounds.before_ms, bounds.retention_bytes)
-    lost = tuple(pages.lost[each.base_offset] for each in candidates[dropped:] if each.gap and each.base_offset in pages.lost)
-    kept = tuple(dropwhile(lambda entry: entry.gap, candidates[dropped:]))
+    young = candidates[dropped:]
+    lost = tuple(pages.lost[each.base_offset] for each in young.gaps if each.base_offset in pages.lost)
+    kept = without_first_gaps(young)
     if bounds.end is not None and kept:
         end = kept[-1].next_offset
     left = None if bounds.mode == "full" else _left(tree, kept, head.start_offset)
     return LocalPart(kept, end, dropped if left is None else 0, left, _beneath(tree, kept, head.start_offset), lost)
 
 
-def _newest(tree: EntryTree, pages: ReadablePages, bounds: PartBounds, start_offset: int) -> list[Entry]:
+def without_first_gaps(entries: EntryList) -> EntryList:
+    """A log begins with its first record."""
+    return entries[sum(1 for _ in takewhile(lambda entry: entry.gap, entries)) :]
+
+
+def _newest(tree: EntryTree, pages: ReadablePages, bounds: PartBounds, start_offset: int) -> EntryList:
     """The newest entries, as far back as both limits reach."""
     first = start_offset if bounds.keep_ms is None else _first_young(tree, pages, bounds.keep_ms)
-    kept: list[Entry] = []
-    size_bytes = 0
-    for entry in reversed(tree):
-        if entry.next_offset <= start_offset or entry.next_offset <= first:
-            break
-        if bounds.keep_bytes is not None and size_bytes >= bounds.keep_bytes:
-            break
-        kept.append(entry)
-        size_bytes += entry.live_bytes
-    return kept[::-1]
+
+    def backwards() -> Iterator[Entry]:
+        size_bytes = 0
+        for entry in reversed(tree):
+            if entry.next_offset <= start_offset or entry.next_offset <= first:
+                return
+            if bounds.keep_bytes is not None and size_bytes >= bounds.keep_bytes:
+                return
+            yield entry
+            size_bytes += entry.live_bytes
+
+    return EntryList.of_reversed(backwards())
 
 
 def _first_young(tree: EntryTree, pages: ReadablePages, keep_ms: int) -> int:
@@ -168,10 +177,9 @@ def _first_young(tree: EntryTree, pages: ReadablePages, keep_ms: int) -> int:
     return next(young, tree.next_offset)
 
 
-def _left(tree: EntryTree, kept: Sequence[Entry], start_offset: int) -> LeftInArchive | None:
+def _left(tree: EntryTree, kept: EntryList, start_offset: int) -> LeftInArchive | None:
     """What lies below `kept`, by the sums of the pages; None when that is nothing."""
-    objects = [entry for entry in kept if not entry.gap]
-    runs = tree.objects - len(objects)
+    runs = tree.objects - len(kept.runs)
     if runs <= 0:
         return None
     base_offset = max(start_offset, tree.base_offset)
@@ -182,8 +190,8 @@ def _left(tree: EntryTree, kept: Sequence[Entry], start_offset: int) -> LeftInAr
         base_offset=base_offset,
         last_offset=last_offset,
         runs=runs,
-        records=tree.records - sum(entry.records for entry in objects),
-        size_bytes=tree.live_bytes - sum(entry.live_bytes for entry in objects),
+        records=tree.records - kept.records,
+        size_bytes=tree.live_bytes - kept.live_bytes,
     )
 
 
@@ -202,14 +210,14 @@ def _beneath(tree: EntryTree, kept: Sequence[Entry], start_offset: int) -> tuple
     return tuple(reversed(found))
 
 
-def _expired(entries: Sequence[Entry], before_ms: int | None, retention_bytes: int | None) -> int:
+def _expired(entries: EntryList, before_ms: int | None, retention_bytes: int | None) -> int:
     """How many of the oldest entries retention leaves out. Control records and gaps are no reason to keep anything."""
     by_age = by_size = 0
     if before_ms is not None:
         young = (at for at, entry in enumerate(entries) if entry.last_timestamp_ms is not None and entry.last_timestamp_ms >= before_ms)
         by_age = next(young, len(entries))
     if retention_bytes is not None:
-        spare = sum(entry.live_bytes for entry in entries) - retention_bytes
+        spare = entries.live_bytes - retention_bytes
         for entry in entries:
             spare -= entry.live_bytes
             if spare < 0:

@@ -1,6 +1,7 @@
 """How a recovered log ends where transactions are open: cut before them, aborted, or left open."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -10,6 +11,7 @@ from headwater_core.objectstore.store import ObjectStore
 from headwater_core.segments.run_scan import scan_run
 from manifests.entry import Entry
 from recovery.cut import OpenTransactionAtCut, Outcome
+from recovery.entry_list import EntryList
 from recovery.open_transactions import DAMAGE, Open, open_after, open_before
 from recovery.recovery_plan import Abort, PartitionPlan, Place, RecoveryPlan, TopicPlan, Written
 from recovery.runs import fetched
@@ -59,7 +61,7 @@ class LogEnds:
         """`partition` as it ends, whatever was decided before. What cannot be read is noted, and stays open."""
         place, where = (topic.topic, partition.partition), f"{topic.topic}:{partition.partition}"
         partition = self._to_requested_end(replace(partition, written=(), open_from=None), place, where)
-        if all(entry.open_from is None for entry in (*partition.beneath, *partition.entries)):
+        if not _with_beneath(partition).is_open:
             return partition
         known = self._unfinished.get(place, frozenset())
         try:
@@ -76,25 +78,27 @@ class LogEnds:
         """Without what follows the end that the user requested. A run that cannot be read to be cut is left out as a whole."""
         if partition.end is None or partition.next_offset <= partition.end.offset:
             return partition
-        entries = list(partition.entries)
+        entries = _beginning_before(partition.listed, partition.end.offset)
         try:
-            self._cut_at(entries, partition.end.offset)
+            entries = self._cut_at(entries, partition.end.offset)
         except DAMAGE as error:
             self._notes.cannot_read(place, f"{where}: offsets {entries[-1].base_offset}-{entries[-1].last_offset} are left out: {error}")
-            entries.pop()
+            entries = entries[:-1]
         return _of_entries(partition, entries, partition.end.offset)
 
     def _ended(self, partition: PartitionPlan, known: frozenset[int], place: Place, where: str) -> PartitionPlan:
         """With an ABORT marker for every transaction that no coordinator ends, where the log ends and where a gap begins: what ended
         in a gap is not known, and the producer's next marker would end both."""
-        entries = (*partition.beneath, *partition.entries)
-        files = [at for at, entry in enumerate(entries) if not entry.gap]
+        entries = _with_beneath(partition)
+        last = next((at for at in reversed(range(len(entries))) if not entries[at].gap), None)
         written: list[Written] = []
         left: list[int] = []
-        for at in files:
-            is_local, is_last = at >= len(partition.beneath), at == files[-1]
+        for at, entry in enumerate(entries):
+            if entry.open_from is None:
+                continue
+            is_local, is_last = at >= len(partition.beneath), at == last
             gap = entries[at + 1] if at + 1 < len(entries) and is_local else None
-            if entries[at].open_from is None or (gap is not None and not gap.gap) or not (is_local or is_last):
+            if (gap is not None and not gap.gap) or not (is_local or is_last):
                 continue
             found = open_after(self._store, entries, at)
             ours = [each for each in found if not (is_last and each.producer_id in known)]
@@ -112,7 +116,7 @@ class LogEnds:
             if ours:
                 self._notes.opened(place, ours, "aborted")
                 base_offset = partition.next_offset if gap is None else gap.base_offset
-                leader_epoch = partition.leader_epoch + 1 if gap is None else _last_epoch(entries[at])
+                leader_epoch = partition.leader_epoch + 1 if gap is None else _last_epoch(entry)
                 written.append(Written(base_offset=base_offset, leader_epoch=leader_epoch, aborts=tuple(map(_abort_of, ours))))
                 which = "where it ends" if is_last else f"before the gap at offset {base_offset}"
                 first = min(each.first_offset for each in ours)
@@ -124,14 +128,14 @@ class LogEnds:
 
     def _cut(self, partition: PartitionPlan, known: frozenset[int], place: Place, where: str) -> PartitionPlan:
         """Without everything from the first transaction on that no coordinator ends; what is cut may have ended an earlier one."""
-        entries, end, gone = list(partition.entries), partition.next_offset, list[Open]()
+        entries, end, gone = partition.listed, partition.next_offset, list[Open]()
         while entries and entries[-1].open_from is not None:
             found = [each for each in open_after(self._store, entries, len(entries) - 1) if each.producer_id not in known]
             if not found:
                 break
             end = min(each.first_offset for each in found)
             gone += found
-            self._cut_at(entries, end)
+            entries = self._cut_at(entries, end)
         if end == partition.next_offset:
             return partition
         cut = _of_entries(partition, entries, end)
@@ -142,33 +146,36 @@ class LogEnds:
         )
         return cut
 
-    def _cut_at(self, entries: list[Entry], end: int) -> None:
-        """Take from `entries` what does not lie wholly below `end`, batch by batch. Raises DAMAGE, and nothing but whole entries is taken
-        then."""
-        while entries and entries[-1].base_offset >= end:
-            entries.pop()
+    def _cut_at(self, entries: EntryList, end: int) -> EntryList:
+        """`entries` without what does not lie wholly below `end`, batch by batch. Raises DAMAGE."""
+        entries = _beginning_before(entries, end)
         if not entries or end > entries[-1].last_offset:
-            return
-        at = len(entries) - 1
-        if entries[at].gap:
-            entries[at] = replace(entries[at], last_offset=end - 1)
-            return
-        with fetched(self._store, entries[at]) as file:
-            before = open_before(self._store, entries, at)
-            scan = scan_run(file, start=0, end=entries[at].live_bytes, open_before=before, end_offset=end, where=entries[at].key)
-        if scan is None:
-            entries.pop()
-        else:
-            entries[at] = part_of(entries[at], scan, end)
+            return entries
+        before, last = entries[:-1], entries[-1]
+        if last.gap:
+            return before + EntryList.of((replace(last, last_offset=end - 1),))
+        with fetched(self._store, last) as file:
+            opened = open_before(self._store, entries, len(before))
+            scan = scan_run(file, start=0, end=last.live_bytes, open_before=opened, end_offset=end, where=last.key)
+        return before if scan is None else before + EntryList.of((part_of(last, scan, end),))
 
 
-def _of_entries(partition: PartitionPlan, entries: Sequence[Entry], end: int) -> PartitionPlan:
+def _with_beneath(partition: PartitionPlan) -> EntryList:
+    return EntryList.of(partition.beneath) + partition.entries
+
+
+def _beginning_before(entries: EntryList, end: int) -> EntryList:
+    """Those that begin below `end`."""
+    return entries[: bisect_left(entries, end, key=lambda entry: entry.base_offset)]
+
+
+def _of_entries(partition: PartitionPlan, entries: EntryList, end: int) -> PartitionPlan:
     """`partition` with these of its entries, which end where the last one does; without any, an empty log at `end`. A log does not end
     below its start."""
     end = max(partition.start_offset, entries[-1].next_offset if entries else end)
     if not entries or end == partition.start_offset:
         return replace(partition, entries=(), start_offset=end, next_offset=end)
-    return replace(partition, entries=tuple(entries), next_offset=end)
+    return replace(partition, entries=entries, next_offset=end)
 
 
 def _abort_of(transaction: Open) -> Abort:
@@ -188,7 +195,7 @@ def _left_open(topic: str, partition: int, offset: int) -> str:
 
 
 def _open_from(partition: PartitionPlan) -> int | None:
-    found = next((entry.open_from for entry in reversed((*partition.beneath, *partition.entries)) if not entry.gap), None)
+    found = next((entry.open_from for entry in reversed(_with_beneath(partition)) if not entry.gap), None)
     return None if found is None else max(found, partition.start_offset)
 
 

@@ -1,7 +1,6 @@
 """Deciding what a recovery will do. Pure: heads and options in, a plan out."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from itertools import dropwhile
 
 from msgspec.structs import replace
 
@@ -11,8 +10,19 @@ from manifests.entry import Entry
 from manifests.head import Head
 from manifests.topic import PARTITIONS_MAX
 from recovery.discovery import ArchivedTopic, Found
+from recovery.entry_list import EntryList
 from recovery.identity import new_kafka_id
-from recovery.local_part import WHOLE, PartBounds, bounds_of, is_internal, is_made_up, items_of, newest_epoch, select_part
+from recovery.local_part import (
+    WHOLE,
+    PartBounds,
+    bounds_of,
+    is_internal,
+    is_made_up,
+    items_of,
+    newest_epoch,
+    select_part,
+    without_first_gaps,
+)
 from recovery.plan_notes import HELD_BACK, beyond_notes, notes_of, numbers_text, overall_notes, policy_notes, producer_notes
 from recovery.recovery_plan import (
     NODE_ID_MAX,
@@ -160,14 +170,14 @@ def without(plan: RecoveryPlan, lost_runs: Iterable[LostRun]) -> RecoveryPlan:
         bases = {lost.base_offset for lost in places.get((topic.topic, partition.partition), ())}
         if not bases:
             return partition
-        entries = [
+        entries = (
             Entry(base_offset=entry.base_offset, last_offset=entry.last_offset, gap=True) if entry.base_offset in bases else entry
             for entry in partition.entries
-        ]
-        kept = list(dropwhile(lambda entry: entry.gap, entries))  # a log begins with its first record
+        )
+        kept = without_first_gaps(EntryList.of(entries))
         start = max(partition.start_offset, kept[0].base_offset) if kept else partition.next_offset
         pages = tuple(each for each in partition.lost_pages if each.base_offset not in bases)
-        return replace(partition, entries=tuple(kept), start_offset=start, written=(), lost_pages=pages)
+        return replace(partition, entries=kept, start_offset=start, written=(), lost_pages=pages)
 
     def text(lost: LostRun) -> str:
         [compacted] = [topic.compacted for topic in plan.topics if topic.topic == lost.topic]
@@ -325,7 +335,7 @@ def plan_partition(head: Head, bounds: PartBounds = WHOLE) -> PartitionPlan:
     part = select_part(head, bounds)
     start = max(head.start_offset, part.entries[0].base_offset) if part.entries else part.next_offset
     everything = [*items_of(head.entries), *items_of(head.superseded)]  # new epochs and producer ids begin above those of dead branches too
-    open_from = next((entry.open_from for entry in reversed((*part.beneath, *part.entries)) if not entry.gap), None)
+    open_from = next((entry.open_from for entry in reversed(EntryList.of(part.beneath) + part.entries) if not entry.gap), None)
     return PartitionPlan(
         partition=head.partition,
         start_offset=start,

@@ -1,4 +1,4 @@
-"""A recovery plan: everything that `apply` does, as a value and as a document, and whether it can be done.
+"""A recovery plan: everything that `apply` does, as a value, and whether it can be done.
 
 The broker that starts on a recovered directory notices neither a missing middle segment nor a wrong end offset, so what
 must be true is checked here, and again on the bytes when the plan is applied.
@@ -16,9 +16,10 @@ from headwater_core.layouts import is_known
 from headwater_core.partition import PartitionId, check_cluster_id, check_topic_name
 from manifests import keys
 from manifests.cluster_list import SNAPSHOT_BYTES_MAX
-from manifests.document import FORMAT, seal, unseal
+from manifests.document import FORMAT
 from manifests.entry import EPOCH_MAX, OFFSET_MAX, Entry, check_entry
 from recovery.cut import RecoveryCut
+from recovery.entry_list import EntryList
 
 SEGMENT_BYTES_MAX = 2**31 - 1  # a broker's positions in a segment are int32
 SEGMENT_OFFSETS_MAX = 2**31 - 1  # and so are its offsets, relative to the segment's base
@@ -230,7 +231,7 @@ class PartitionPlan(msgspec.Struct, frozen=True, kw_only=True):
     head_epoch       the highest that the head has followed; None in a plan of before
     max_producer_id  the highest that a coordinator can have given
     manifest_version, manifest_fence, manifest_digest  of the head the plan was made from; 0, 0 and "" when the partition has none
-    entries          in offset order; each becomes one segment file, a gap becomes none
+    entries          in offset order; each becomes one segment file, a gap becomes none. Whatever is given becomes an EntryList
     written          segments of recovery's own, in gaps and after the last entry
     below_retention  entries that retention left out
     open_from        first offset of the oldest transaction that is left open
@@ -253,7 +254,7 @@ class PartitionPlan(msgspec.Struct, frozen=True, kw_only=True):
     manifest_version: int = 0
     manifest_fence: int = 0
     manifest_digest: str = ""
-    entries: tuple[Entry, ...] = ()
+    entries: Sequence[Entry] = EntryList()
     written: tuple[Written, ...] = ()
     below_retention: int = 0
     open_from: int | None = None
@@ -272,6 +273,12 @@ class PartitionPlan(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"partition {self.partition} from {self.start_offset} to {self.next_offset}, leader epoch {self.leader_epoch}")
         if min(self.max_producer_id + 1, self.manifest_version, self.below_retention, self.open_from or 0) < 0:
             raise ValueError(f"negative: producer id {self.max_producer_id}, version {self.manifest_version}, open from {self.open_from}")
+        msgspec.structs.force_setattr(self, "entries", EntryList.of(self.entries))
+
+    @property
+    def listed(self) -> EntryList:
+        """The entries, as what they are."""
+        return EntryList.of(self.entries)
 
     @property
     def log_end(self) -> int:
@@ -285,20 +292,20 @@ class PartitionPlan(msgspec.Struct, frozen=True, kw_only=True):
         return self.leader_epoch + (self.log_end > self.next_offset)
 
     @property
-    def files(self) -> tuple[Entry, ...]:
-        return tuple(entry for entry in self.entries if not entry.gap)
+    def files(self) -> EntryList:
+        return self.listed.runs
 
     @property
     def gaps(self) -> tuple[OffsetGap, ...]:
-        return tuple(OffsetGap(entry.base_offset, entry.last_offset) for entry in self.entries if entry.gap)
+        return tuple(OffsetGap(entry.base_offset, entry.last_offset) for entry in self.listed.gaps)
 
     @property
     def records(self) -> int:
-        return sum(entry.records for entry in self.entries)
+        return self.listed.records
 
     @property
     def size_bytes(self) -> int:
-        return sum(entry.live_bytes for entry in self.entries)
+        return self.listed.live_bytes
 
 
 class SourceTopic(msgspec.Struct, frozen=True, kw_only=True):
@@ -490,16 +497,6 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
             ids.append(self.cut.coordinator_producer_id)
         handed_out = min(self.cluster.next_producer_id, PRODUCER_ID_MAX) if self.cluster else 0
         return max(max(ids, default=-1) + 1, handed_out)
-
-
-def encode_plan(plan: RecoveryPlan) -> bytes:
-    """The plan as a file for people and for `decode_plan`."""
-    return seal(check_plan(plan))
-
-
-def decode_plan(raw: bytes, where: str = "recovery plan") -> RecoveryPlan:
-    """Raises CorruptData for anything that `make_plan` would not have made, UnsupportedFormat for an unknown version."""
-    return unseal(raw, RecoveryPlan, where, check_plan)
 
 
 def check_plan(plan: RecoveryPlan) -> RecoveryPlan:

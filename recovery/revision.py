@@ -12,10 +12,12 @@ from msgspec.structs import replace
 from headwater_core.errors import CorruptData, ForeignOwner, NotFound, TransientError, UnsupportedFormat, UsageError
 from headwater_core.partition import PartitionId
 from headwater_core.threads import ContextThreads
+from manifests.head import Head
 from manifests.repository import ManifestRepository
 from recovery.bucket_survey import owners_of
 from recovery.discovery import load_head, meant_topics
 from recovery.endings import with_endings
+from recovery.entry_list import EntryList
 from recovery.local_part import bounds_of, readable
 from recovery.plan_notes import notes_of
 from recovery.planner import plan_partition, policy_of
@@ -86,8 +88,7 @@ def _planned_again(
             identity = topic.archived_id(plan.source_cluster_id, partition.partition)
             try:
                 held = load_head(manifests, identity, owners)
-                listed = {entry.key for entry in readable(held.head.entries)} if held else set()
-                if held and not all(entry.key in listed for entry in (*partition.files, *partition.beneath) if not entry.gap):
+                if held and not _lists_all(held.head, partition):
                     options, name = plan.request.options, topic.archived_name.topic
                     end = partition.end or find_end(held.head, name, options, manifests.store)  # it may have grown beyond it
                     planned = plan_partition(held.head, bounds._replace(end=end))
@@ -103,6 +104,17 @@ def _planned_again(
             except (CorruptData, ForeignOwner, UnsupportedFormat):
                 continue  # nothing better can be planned: what is lost stays lost
     return found
+
+
+def _lists_all(head: Head, partition: PartitionPlan) -> bool:
+    """Whether the objects of every run that is planned are among the head's: both lists are in order of their offsets."""
+    listed = (entry.key for entry in readable(head.entries) if not entry.gap)
+    key: str | None = None
+    for entry in (EntryList.of(partition.beneath) + partition.entries).runs:
+        while key != entry.key:
+            if (key := next(listed, None)) is None:
+                return False
+    return True
 
 
 def _with_partitions(plan: RecoveryPlan, again: Mapping[Place, PartitionPlan]) -> RecoveryPlan:

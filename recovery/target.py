@@ -9,15 +9,17 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import BinaryIO, cast
 
 import msgspec
 
 from headwater_core.errors import CorruptData, ForeignOwner, Locked, UsageError
-from headwater_core.files import PARTIAL, disk_errors
+from headwater_core.files import PARTIAL, disk_errors, partial_of, rename_synced
 from headwater_core.objectstore.digest import digest_of, is_digest
 from manifests.document import FORMAT, seal, unseal
+from recovery.plan_document import read_plan, write_plan
 from recovery.recovery_plan import ClusterPlan, Place, RecoveryPlan, check_plan
-from recovery.target_files import publish, read_if_there
+from recovery.target_files import publish
 
 MARK = ".headwater-recovery.json"
 LOCK = ".headwater-recovery.lock"
@@ -25,7 +27,7 @@ _PLAN = ".headwater-recovery-plan-{}.json.gz"
 _SNAPSHOT = ".headwater-recovery-cluster-{}"
 _BESIDE = re.compile("|".join(re.escape(each).replace(r"\{\}", "[0-9a-z.]+") for each in (_PLAN, _SNAPSHOT)))  # the mark: what it names
 _SHOWN = 5
-_BYTES_MAX = 1 << 30  # of a plan as JSON: some 1.4 million entries, and 5 GiB of memory to read it back
+_BYTES_MAX = 1 << 30  # of a mark; those of earlier versions hold the plan
 REASSIGNMENT = "reassignment.json"  # for Kafka's own tool, beside what went into a running cluster
 PLACED = ".headwater-placed.json"  # of what goes into a running broker's directories: it is on its way there
 _TRACES = (".lock", ".kafka_cleanshutdown", "recovery-point-offset-checkpoint", "__cluster_metadata-0", PLACED)
@@ -34,7 +36,7 @@ _TRACES = (".lock", ".kafka_cleanshutdown", "recovery-point-offset-checkpoint", 
 class _Document(msgspec.Struct, frozen=True, kw_only=True):
     """The mark as it is written: small, because it is written again when the recovery is finished.
 
-    plan_digest  of the plan's JSON, which lies compressed in a file beside it, named by the digest
+    plan_digest  of the plan's document, which lies compressed in a file beside it, named by the digest
     put_back_ms  when what the recovery held back was put back; None: it was not, or not of every topic
     put_back     topics of which it was, while there are others
     handed_over_ms  when a running cluster was given what the recovery has beside topics; None: not all of it
@@ -155,11 +157,18 @@ def _is_beside(name: str) -> bool:
 
 
 def _write_plan(into: Path, plan: RecoveryPlan) -> str:
-    raw = msgspec.json.encode(plan)
-    if len(raw) > _BYTES_MAX:
-        raise UsageError(f"the plan takes {len(raw)} bytes, limit {_BYTES_MAX}: recover fewer topics into one directory")
-    digest = digest_of(raw)
-    publish(into / plan_name(digest), gzip.compress(raw, 1, mtime=0))
+    partial = partial_of(into / plan_name("new"))
+    with disk_errors(partial):
+        try:
+            with partial.open("wb") as file:
+                with gzip.GzipFile("", "wb", 1, file, mtime=0) as packed:
+                    digest = write_plan(plan, packed)
+                file.flush()
+                os.fsync(file.fileno())
+        except BaseException:
+            partial.unlink(missing_ok=True)  # a full disk gets its room back at once
+            raise
+        rename_synced(partial, into / plan_name(digest))
     return digest
 
 
@@ -167,15 +176,30 @@ def _read_plan(into: Path, digest: str) -> RecoveryPlan:
     if not is_digest(digest):
         raise CorruptData(str(into / MARK), 0, f"no plan and no digest of one: {digest[:40]!r}")
     path = into / plan_name(digest)
-    packed = read_if_there(path)
-    if packed is None:
-        raise CorruptData(str(path), 0, "the mark names this plan, and it is gone")
+    with disk_errors(path):
+        try:
+            file = path.open("rb")
+        except FileNotFoundError as error:
+            raise CorruptData(str(path), 0, "the mark names this plan, and it is gone") from error
+        try:
+            with file, gzip.open(file) as unpacked:
+                if unpacked.peek(2)[:2] != b"{\n":
+                    return _unsealed(unpacked.read(_BYTES_MAX), path, digest)
+                plan, found = read_plan(cast(BinaryIO, unpacked), str(path))
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise CorruptData(str(path), 0, str(error)[:200]) from error
+    if found != digest:
+        raise CorruptData(str(path), 0, f"its digest is {found}, the mark says {digest[:40]}")
+    return plan
+
+
+def _unsealed(raw: bytes, path: Path, digest: str) -> RecoveryPlan:
+    """As earlier versions wrote it, without a digest of its own."""
+    if digest_of(raw) != digest:
+        raise CorruptData(str(path), 0, f"its digest is {digest_of(raw)}, the mark says {digest[:40]}")
     try:
-        raw = zlib.decompressobj(31).decompress(packed, _BYTES_MAX)
-        if digest_of(raw) != digest:
-            raise CorruptData(str(path), 0, f"its digest is {digest_of(raw)}, the mark says {digest[:40]}")
         return check_plan(msgspec.json.decode(raw, type=RecoveryPlan))
-    except (zlib.error, msgspec.MsgspecError) as error:
+    except msgspec.MsgspecError as error:
         raise CorruptData(str(path), 0, str(error)[:200]) from error
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from recovery import RecoveryPlan, RecoveryReport
 
 COMMANDLINE = ParameterSource.COMMANDLINE
+_BLANKS_MAX = 4096  # before a plan
 
 
 @click.group(invoke_without_command=True)
@@ -67,15 +69,17 @@ def apply(
         return
     if plan_file is None or into is None:
         raise UsageError("give --plan FILE --into DIR, or topic NAME… --into DIR, or cluster --into DIR")
-    from recovery import decode_plan
+    from recovery import read_plan
 
     try:
-        raw = plan_file.read_bytes()
+        with plan_file.open("rb") as file:
+            document = file if file.seekable() else BytesIO(file.read())
+            if document.read(_BLANKS_MAX).lstrip()[:1] != b"{":
+                raise UsageError(f"{plan_file} is no plan; `headwater recover plan topic … -o json` prints one")
+            document.seek(0)
+            made = read_plan(document, str(plan_file)).plan
     except OSError as error:
         raise UsageError(f"{plan_file}: {error.strerror}") from error
-    if raw.lstrip()[:1] != b"{":
-        raise UsageError(f"{plan_file} is no plan; `headwater recover plan topic … -o json` prints one")
-    made = decode_plan(raw, str(plan_file))
     _apply(config, made, into, form, bootstrap_servers, skip_damaged=skip_damaged, unrecorded=unrecorded, moved=moved, unchanged=True)
 
 

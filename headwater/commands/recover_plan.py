@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headwater.options import configured
-from headwater.output import emit_document, format_option
+from headwater.output import DocumentOutput, format_option
 from headwater.recovery_options import cluster_request, into_option, topic_request
 from headwater.recovery_text import conclude, say_forecast, show_plan_table
 
@@ -60,10 +60,11 @@ def _show_plan(config: "Config", made: "RecoveryPlan", into: Path | None, form: 
     if form == "table":
         show_plan_table(made)
     else:
-        from recovery import encode_plan
+        from recovery import write_plan
 
-        document = encode_plan(made)
-        emit_document(document if form == "json" else b"".join(line.strip() for line in document.splitlines()) + b"\n")
+        output = DocumentOutput(on_one_line=form == "jsonl")
+        write_plan(made, output)
+        output.flush()
     say_forecast(made)
     conclude(made, into)
 

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from manifests.entry import Entry
 from recovery import PartitionPlan, RecoveryPlan, TopicPlan
+from recovery.entry_list import EntryList
 
 
 class Candidate(NamedTuple):
@@ -89,10 +90,10 @@ def _narrowed(partition: PartitionPlan, window: SampleWindow | None) -> Partitio
     if (window.first, window.end) == (0, len(files)):
         return partition
     first, last = files[window.first], files[window.end - 1]
-    entries = tuple(entry for entry in partition.entries if first.base_offset <= entry.base_offset <= last.base_offset)
+    entries = EntryList.of(entry for entry in partition.entries if first.base_offset <= entry.base_offset <= last.base_offset)
     is_last = window.end == len(files)
     if is_last:  # with a gap that is behind it, and what recovery writes at the end
-        entries += partition.entries[partition.entries.index(last) + 1 :]
+        entries += partition.listed[partition.entries.index(last) + 1 :]
     start = max(partition.start_offset, first.base_offset)
     end = partition.next_offset if is_last else last.next_offset
     written = tuple(each for each in partition.written if each.base_offset >= start and (is_last or each.next_offset <= end))

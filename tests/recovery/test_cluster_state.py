@@ -21,7 +21,8 @@ from manifests.cluster_snapshot import facts_of, pack_snapshot
 from manifests.repository import ManifestRepository
 from recovery.cluster_state import copied_state
 from recovery.initial_metadata import starting_on
-from recovery.recovery_plan import ClusterPlan, RecoveryPlan, decode_plan, encode_plan
+from recovery.plan_document import decode_plan, encode_plan
+from recovery.recovery_plan import ClusterPlan, RecoveryPlan
 from recovery.target import copy_name
 from tests.fixtures import unpack
 from tests.headwater_core.objectstore.memory import MemoryStore

@@ -11,7 +11,8 @@ from headwater.cut_view import cut_rows, cut_summary
 from headwater_core.segments.metadata.metadata_snapshot import read_snapshot
 from recovery.cut import Outcome, PartitionCut, rpo_of
 from recovery.initial_metadata import first_producer_id
-from recovery.recovery_plan import RecoveryPlan, decode_plan, encode_plan
+from recovery.plan_document import decode_plan, encode_plan
+from recovery.recovery_plan import RecoveryPlan
 from recovery.target import read_mark
 from tests.recovery.test_requested_ends import T0, at
 from tests.recovery.written_archive import Archive, commit, data, marker, plain, state

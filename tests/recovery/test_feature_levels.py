@@ -7,7 +7,8 @@ import pytest
 import recovery
 from headwater_core.segments.metadata.metadata_snapshot import read_snapshot
 from recovery.initial_metadata import FEATURES, features_of, starting_on
-from recovery.recovery_plan import RecoveryPlan, decode_plan, encode_plan
+from recovery.plan_document import decode_plan, encode_plan
+from recovery.recovery_plan import RecoveryPlan
 from tests.recovery.test_cluster_state import DamagedKitchen, Kitchen
 from tests.recovery.written_archive import Archive, plain
 

@@ -12,7 +12,7 @@ from headwater_core.segments.metadata.metadata_records import (
     decode_metadata_record,
 )
 from recovery.initial_metadata import FEATURES, bootstrap_checkpoint, bootstrap_records
-from recovery.recovery_plan import decode_plan, encode_plan
+from recovery.plan_document import decode_plan, encode_plan
 from tests.recovery.plans import TOPIC_ID, a_head, a_topic, an_entry, planned
 
 

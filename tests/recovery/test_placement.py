@@ -16,7 +16,7 @@ from headwater_core.objectstore.directory import DirectoryStore
 from manifests.repository import ManifestRepository
 from recovery import placement, runs
 from recovery.layout import segment_files
-from recovery.recovery_plan import decode_plan, encode_plan
+from recovery.plan_document import decode_plan, encode_plan
 from recovery.target_room import RESERVE_BYTES_MAX, free_bytes
 from tests.fixtures import unpack
 from tests.headwater_core.manual_clock import ManualClock

@@ -6,7 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from headwater_core.errors import CorruptData, HeadwaterError, UnsupportedFormat, UsageError
-from recovery.recovery_plan import PartitionPlan, RecoveryPlan, check_plan, decode_plan, encode_plan
+from recovery.plan_document import decode_plan, encode_plan
+from recovery.recovery_plan import PartitionPlan, RecoveryPlan, check_plan
 from tests.recovery.plans import a_gap, a_head, a_topic, an_entry, planned
 
 

@@ -20,7 +20,7 @@ from headwater_core.errors import (
 from headwater_core.objectstore.directory import DirectoryStore
 from headwater_core.segments.log_dirs import LogDirs
 from manifests.repository import ManifestRepository
-from recovery.recovery_plan import decode_plan, encode_plan
+from recovery.plan_document import decode_plan, encode_plan
 from recovery.target import locked
 from tests.fixtures import unpack
 from tests.headwater_core.control.local_control import LocalControl

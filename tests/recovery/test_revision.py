@@ -14,7 +14,8 @@ from headwater_core.partition import topic_id_text
 from headwater_core.segments import checkpoints
 from headwater_core.segments.markers import ABORT, read_marker
 from manifests.repository import ManifestRepository
-from recovery.recovery_plan import RecoveryPlan, decode_plan, encode_plan
+from recovery.plan_document import decode_plan, encode_plan
+from recovery.recovery_plan import RecoveryPlan
 from recovery.revision import REVISIONS_MAX
 from recovery.target import read_mark
 from tests.headwater_core.objectstore.memory import MemoryStore

@@ -11,7 +11,8 @@ from headwater_core.errors import UsageError, VerificationFailed
 from headwater_core.segments.metadata.record_schemas import ACL, QUOTA
 from manifests.repository import ManifestRepository
 from recovery.held_settings import LogBounds
-from recovery.recovery_plan import RecoveryPlan, RunningPlan, TargetBroker, decode_plan, encode_plan
+from recovery.plan_document import decode_plan, encode_plan
+from recovery.recovery_plan import RecoveryPlan, RunningPlan, TargetBroker
 from recovery.replica_placement import numbered_brokers
 from recovery.running_cluster import RunningTopic
 from recovery.topic_creation import with_created_topics

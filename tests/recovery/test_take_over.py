@@ -27,7 +27,8 @@ from manifests.pending_list import PendingObject
 from manifests.repository import ManifestRepository
 from manifests.topic import Current
 from recovery.bucket_survey import survey
-from recovery.recovery_plan import RecoveryPlan, decode_plan, encode_plan
+from recovery.plan_document import decode_plan, encode_plan
+from recovery.recovery_plan import RecoveryPlan
 from recovery.runs import segment_name
 from tests.fixtures import unpack
 from tests.headwater_core.objectstore.memory import MemoryStore

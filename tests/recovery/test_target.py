@@ -2,15 +2,19 @@
 
 import errno
 import fcntl
+import gzip
 import os
+from dataclasses import replace as replace_mark
 from pathlib import Path
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
 from headwater_core.errors import CorruptData, Locked, TransientError, UsageError
-from manifests.document import seal
-from recovery import target
+from headwater_core.objectstore.digest import digest_of
+from manifests.document import seal, seal_lines
+from recovery import plan_document, target
 from recovery.recovery_plan import RecoveryPlan
 from recovery.target import LOCK, MARK, Mark, awaits_broker, locked, plan_name, read_mark, write_mark
 from tests.recovery.plans import a_head, a_topic, an_entry, planned
@@ -47,13 +51,25 @@ def test_a_plan_that_takes_anothers_place_leaves_nothing_of_it(tmp_path: Path) -
 
 
 def test_a_mark_of_an_earlier_version_holds_its_plan_and_is_read(tmp_path: Path) -> None:
-    (tmp_path / MARK).write_bytes(seal(target._Document(directory_id="A" * 22, started_ms=5, plan=PLAN)))
+    body = msgspec.to_builtins(target._Document(directory_id="A" * 22, started_ms=5))
+    (tmp_path / MARK).write_bytes(seal_lines({**body, "plan": msgspec.to_builtins(PLAN, enc_hook=list)}, {}))
     found = read_mark(tmp_path)
     assert found == mark()
     assert found is not None
     written = write_mark(tmp_path, found)
     assert read_mark(tmp_path) == written
     assert names(tmp_path) == sorted([MARK, plan_name(written.plan_digest)])
+
+
+def test_a_plan_as_an_earlier_version_wrote_it_is_read(tmp_path: Path) -> None:
+    raw = msgspec.json.encode(PLAN, enc_hook=list)
+    digest = digest_of(raw)
+    (tmp_path / plan_name(digest)).write_bytes(gzip.compress(raw, 1, mtime=0))
+    (tmp_path / MARK).write_bytes(seal(target._Document(plan_digest=digest, directory_id="A" * 22, started_ms=5)))
+    assert read_mark(tmp_path) == replace_mark(mark(), plan_digest=digest)
+    (tmp_path / plan_name(digest)).write_bytes(gzip.compress(raw[:-1] + b" }", 1, mtime=0))
+    with pytest.raises(CorruptData, match="digest"):
+        read_mark(tmp_path)
 
 
 @pytest.mark.parametrize("change", ["gone", "cut", "flipped", "other"])
@@ -77,7 +93,7 @@ def test_a_plan_that_is_not_the_marks_is_damage(tmp_path: Path, change: str) -> 
 
 
 def test_a_plan_too_large_to_be_read_back_is_refused_before_there_is_a_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(target, "_BYTES_MAX", 10_000)
+    monkeypatch.setattr(plan_document, "WHOLE_BYTES_MAX", 100)
     with pytest.raises(UsageError, match="fewer topics"):
         write_mark(tmp_path, mark())
     assert names(tmp_path) == []

@@ -7,7 +7,7 @@ import pytest
 import recovery
 from headwater_core.errors import TransientError, VerificationFailed
 from manifests.repository import ManifestRepository
-from recovery.recovery_plan import decode_plan, encode_plan
+from recovery.plan_document import decode_plan, encode_plan
 from tests.headwater_core.manual_clock import ManualClock
 from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.recovery.interrupted import Failing

@@ -28,7 +28,8 @@ from manifests.head import Head
 from manifests.repository import ManifestRepository
 from manifests.topic import TopicManifest
 from recovery.open_transactions import run_index
-from recovery.recovery_plan import PartitionPlan, RecoveryPlan, decode_plan, encode_plan
+from recovery.plan_document import decode_plan, encode_plan
+from recovery.recovery_plan import PartitionPlan, RecoveryPlan
 from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.headwater_core.segments.builders import Producer, a_batch
 from tests.recovery.plans import CLUSTER, an_entry
