@@ -1,25 +1,21 @@
-"""What stays in the archive for a gateway, looked at: a listing says of every object whether it is there, and how long.
+"""What stays in the archive for a gateway, looked at: a listing says of every object whether it is there, and how long."""
 
-Neither the entries nor the listing are held: the keys of a partition's runs are in order of their offsets, so both are read side by side.
-Keys that say no offsets are held, by prefix.
-"""
-
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from headwater_core.errors import CorruptData, ForeignOwner, NotFound, UnsupportedFormat
+from headwater_core.errors import CorruptData, ForeignOwner, UnsupportedFormat
 from headwater_core.layouts import open_layout
-from headwater_core.objectstore.store import ObjectInfo, ObjectStore
+from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId
 from headwater_core.threads import ContextThreads
-from manifests import chunk_keys, keys
 from manifests.entry_tree import EntryTree
 from manifests.head import Head
 from manifests.repository import ManifestRepository
-from recovery.discovery import INDEXES_SHOWN, ArchivedTopic, index_note, load_head
+from recovery.discovery import INDEXES_SHOWN, ArchivedTopic, index_note, load_head, wrong_length
 from recovery.local_part import ReadablePages
+from recovery.object_sizes import ObjectSizes
 from recovery.recovery_plan import LeftInArchive, RecoveryPlan
 
 _READERS = 16
@@ -98,7 +94,7 @@ def _look_at_newest(
 
 def look(store: ObjectStore, partition: PartitionId, head: Head, left: LeftInArchive) -> Remainder:
     """At each object of what is `left` of that partition. Raises what the store raises."""
-    pages, sizes = ReadablePages(head.entries.pages), _Sizes(store, keys.data_prefix(partition))
+    pages, sizes = ReadablePages(head.entries.pages), ObjectSizes(store, partition)
     first, end = max(left.base_offset, head.start_offset), left.last_offset + 1
     objects = count = lacking = 0
     missing: list[str] = []
@@ -109,53 +105,10 @@ def look(store: ObjectStore, partition: PartitionId, head: Head, left: LeftInArc
             if entry.index_key and sizes.of(entry.index_key) != entry.index_bytes:
                 lacking += 1
                 indexes += [entry.index_key] * (len(indexes) < INDEXES_SHOWN)
-            data = open_layout(entry.layout).data_objects(entry)
-            objects += len(data)
-            wrong = next((text for key, size_bytes in data if (text := _wrong(sizes.of(key), key, size_bytes))), "")
+            objects += len(open_layout(entry.layout).data_objects(entry))
+            wrong = wrong_length(entry, sizes)
         if wrong:
             count += 1
             if len(missing) < _SHOWN:
                 missing.append(f"{partition} offsets {entry.base_offset}-{entry.last_offset}, which stay in the archive: {wrong}")
     return Remainder(objects, tuple(missing), count, tuple(indexes), lacking)
-
-
-def _wrong(found: int | None, key: str, size_bytes: int) -> str:
-    if found is None:
-        return f"the archive lists {key}, and it is gone"
-    return "" if found == size_bytes else f"{key} has {found} bytes, the manifest lists {size_bytes}"
-
-
-class _Sizes:
-    """The sizes of a partition's objects, asked for mostly in order of their keys. An absence is the store's own word: a listing is a
-    hint."""
-
-    def __init__(self, store: ObjectStore, prefix: str) -> None:
-        self._store, self._prefix = store, prefix
-        self._listed: Iterator[ObjectInfo] = iter(())
-        self._next: ObjectInfo | None = None
-        self._is_begun = False
-        self._others: dict[str, Mapping[str, int]] = {}
-
-    def of(self, key: str) -> int | None:
-        found = self._in_order(key) if key.startswith(self._prefix) else self._held(key).get(key)
-        if found is not None:
-            return found
-        try:
-            return self._store.stat(key).size_bytes
-        except NotFound:
-            return None
-
-    def _in_order(self, key: str) -> int | None:
-        if not self._is_begun:
-            self._is_begun, self._listed = True, iter(self._store.list(self._prefix))
-            self._next = next(self._listed, None)
-        while self._next is not None and self._next.key < key:
-            self._next = next(self._listed, None)
-        return self._next.size_bytes if self._next is not None and self._next.key == key else None
-
-    def _held(self, key: str) -> Mapping[str, int]:
-        chunk = chunk_keys.parse(key)
-        prefix = f"{chunk.place.queue}/" if chunk is not None else key[: key.rindex("/") + 1]
-        if prefix not in self._others:
-            self._others[prefix] = {info.key: info.size_bytes for info in self._store.list(prefix)}
-        return self._others[prefix]

@@ -22,12 +22,12 @@ from headwater_core.layouts import open_layout
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId, parse_incarnation
 from headwater_core.threads import ContextThreads
-from manifests import chunk_keys, keys
 from manifests.entry import Entry
 from manifests.head import Head
 from manifests.repository import ManifestRepository, Versioned
 from manifests.topic import Owner, TopicManifest
 from manifests.topic_survey import survey_topics
+from recovery.object_sizes import ObjectSizes
 from recovery.recovery_plan import LostRun, PartitionPlan, RecoveryPlan, TopicPlan
 
 INDEXES_SHOWN = 10
@@ -180,15 +180,19 @@ def load_archived(repository: ManifestRepository, manifest: TopicManifest, owner
 
 
 class RunsLookedAt(NamedTuple):
-    """lost: runs that the archive lists and that are missing or of another length; indexes: of the others, index objects of which that is
-    so"""
+    """
+    lost      runs that the archive lists and that are missing or of another length
+    lacking   of the others, how many index objects of which that is so
+    indexes   the first of those
+    """
 
     lost: list[LostRun]
-    indexes: list[str]
+    lacking: int = 0
+    indexes: tuple[str, ...] = ()
 
     def notes(self) -> Iterable[str]:
-        if self.indexes:
-            yield index_note(self.indexes[:INDEXES_SHOWN], len(self.indexes))
+        if self.lacking:
+            yield index_note(self.indexes, self.lacking)
 
 
 def index_note(names: Sequence[str], count: int) -> str:
@@ -205,54 +209,45 @@ def look_at_runs(store: ObjectStore, plan: RecoveryPlan) -> RunsLookedAt:
 
     def of(place: tuple[TopicPlan, PartitionPlan]) -> RunsLookedAt:
         topic, partition = place
-        source = topic.archived_id(plan.source_cluster_id, partition.partition)
-        both = keys.data_prefix(source), keys.stream_prefix(source)
-        prefixes = [each for each in both if any(entry.key.startswith(each) for entry in partition.files)]
-        chunks = (chunk_keys.parse(entry.key) for entry in partition.files)
-        prefixes += sorted({f"{each.place.queue}/" for each in chunks if each is not None})
-        sizes = {info.key: info.size_bytes for prefix in prefixes for info in store.list(prefix)}
-        wrong = [(entry, _wrong_length(store, entry, sizes)) for entry in partition.files]
-        indexes = [entry.index_key for entry, reason in wrong if not reason and _lacks_index(store, entry, sizes)]
-        lost = [
-            LostRun(
-                topic=topic.topic,
-                partition=partition.partition,
-                base_offset=entry.base_offset,
-                last_offset=entry.last_offset,
-                reason=reason,
-            )
-            for entry, reason in wrong
-            if reason
-        ]
-        return RunsLookedAt(lost, indexes)
+        sizes = ObjectSizes(store, topic.archived_id(plan.source_cluster_id, partition.partition))
+        lost: list[LostRun] = []
+        lacking, indexes = 0, list[str]()
+        for entry in partition.files:
+            index_bytes = sizes.of(entry.index_key) if entry.index_key else entry.index_bytes  # before the run: in order of the keys
+            if reason := wrong_length(entry, sizes):
+                lost.append(
+                    LostRun(
+                        topic=topic.topic,
+                        partition=partition.partition,
+                        base_offset=entry.base_offset,
+                        last_offset=entry.last_offset,
+                        reason=reason,
+                    )
+                )
+            elif index_bytes != entry.index_bytes:
+                lacking += 1
+                indexes += [entry.index_key] * (len(indexes) < INDEXES_SHOWN)
+        return RunsLookedAt(lost, lacking, tuple(indexes))
 
     places = [(topic, partition) for topic in plan.topics for partition in topic.partitions]
     with ContextThreads(_READERS, "recover-lost") as pool:
         found = list(pool.map(of, places))
-    return RunsLookedAt([lost for each in found for lost in each.lost], [key for each in found for key in each.indexes])
+    return RunsLookedAt(
+        [lost for each in found for lost in each.lost],
+        sum(each.lacking for each in found),
+        tuple([key for each in found for key in each.indexes][:INDEXES_SHOWN]),
+    )
 
 
-def _wrong_length(store: ObjectStore, entry: Entry, sizes: Mapping[str, int]) -> str:
-    """Of an object that holds some of the run; "" when all of them are there as they were written. sizes: by the listing"""
+def wrong_length(entry: Entry, sizes: ObjectSizes) -> str:
+    """Of an object that holds some of the run; "" when all of them are there as they were written."""
     for key, size_bytes in open_layout(entry.layout).data_objects(entry):
-        found = sizes.get(key)
+        found = sizes.of(key)
         if found is None:
-            try:
-                found = store.stat(key).size_bytes
-            except NotFound:
-                return f"the archive lists {key}, and it is gone"
+            return f"the archive lists {key}, and it is gone"
         if found != size_bytes:
             return f"{key} has {found} bytes, the manifest lists {size_bytes}"
     return ""
-
-
-def _lacks_index(store: ObjectStore, entry: Entry, sizes: Mapping[str, int]) -> bool:
-    if not entry.index_key or sizes.get(entry.index_key) == entry.index_bytes:
-        return False
-    try:
-        return store.stat(entry.index_key).size_bytes != entry.index_bytes
-    except NotFound:
-        return True
 
 
 def _owner(repository: ManifestRepository) -> tuple[Owner | None, str]:
