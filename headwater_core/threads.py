@@ -2,7 +2,7 @@
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 STOP_S = 2.0  # what runs at the end may take so long; after that it is abandoned
+_WAITING_PER_THREAD = 4  # so that one slow item does not leave the others without work
 IDLE_S = 5.0  # a thread without work ends after that
 
 
@@ -20,6 +21,17 @@ class ContextThreads(ThreadPoolExecutor):
 
     def submit(self, work: Callable[..., T], /, *arguments: Any, **named: Any) -> "Future[T]":
         return super().submit(copy_context().run, work, *arguments, **named)
+
+    def run_each(self, work: Callable[[T], object], items: Iterable[T]) -> None:
+        """`work` of every one of `items`, of which few are taken before their time. Raises the first error, in their order, and takes no
+        more then."""
+        waiting: deque[Future[object]] = deque()
+        for item in items:
+            waiting.append(self.submit(work, item))
+            if len(waiting) > _WAITING_PER_THREAD * self._max_workers:
+                waiting.popleft().result()
+        for each in waiting:
+            each.result()
 
 
 class DaemonThreads(Executor):

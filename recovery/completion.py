@@ -1,6 +1,6 @@
 """How far the recovery in a directory is, and whether anything is left to do."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -41,7 +41,10 @@ def status(into: Path) -> RecoveryStatus | None:
     mark = read_mark(into)
     if mark is None:
         return None
-    sizes = [(entry.live_bytes, path.exists()) for _, _, entry, path in segment_files(mark.plan, into)]
+    files = placed = bytes_placed = 0
+    for _, _, _, entry, path in segment_files(mark.plan, into):
+        is_placed = path.exists()
+        files, placed, bytes_placed = files + 1, placed + is_placed, bytes_placed + entry.live_bytes * is_placed
     problem = ""
     try:
         is_finished(into, mark)
@@ -53,10 +56,10 @@ def status(into: Path) -> RecoveryStatus | None:
         topics=tuple(topic.topic for topic in mark.plan.topics),
         started_ms=mark.started_ms,
         finished_ms=mark.finished_ms,
-        files=len(sizes),
-        files_placed=sum(placed for _, placed in sizes),
+        files=files,
+        files_placed=placed,
         size_bytes=mark.plan.size_bytes,
-        bytes_placed=sum(size for size, placed in sizes if placed),
+        bytes_placed=bytes_placed,
         problem=problem,
         running=mark.plan.running is not None,
         brokers=tuple(each.node_id for each in mark.plan.brokers),
@@ -130,13 +133,17 @@ def _gone(into: Path, mark: Mark) -> list[Path]:
 def gone_files(into: Path, mark: Mark, *brokers: TargetBroker) -> list[Path]:
     """The same of the directories of these brokers."""
     homes = {into / each.directory for each in brokers}
-    sizes = {path: entry.live_bytes for _, _, entry, path in segment_files(mark.plan, into)}
-    for topic, partition in partitions(mark.plan):
-        directory = into / partition_directory(topic, partition)
-        files = layout.partition_files(topic, partition, partition.log_end, mark.started_ms)
-        sizes |= {directory / name: len(content) for name, content in files.items()}
-    bootstrap = {} if mark.plan.running else layout.bootstrap_files(mark.plan, mark.started_ms, copied_state(mark.plan, into))
-    for files in (layout.checkpoint_files(mark.plan), bootstrap):
-        sizes |= {into / name: len(content) for name, content in files.items()}
-    here = {path: size for path, size in sizes.items() if path.parent in homes or path.parent.parent in homes}
-    return [path for path, size in here.items() if not path.exists() or path.stat().st_size != size]
+
+    def files() -> Iterator[tuple[Path, int]]:
+        for _, _, _, entry, path in segment_files(mark.plan, into):
+            yield path, entry.live_bytes
+        for topic, partition in partitions(mark.plan):
+            directory = into / partition_directory(topic, partition)
+            beside = layout.partition_files(topic, partition, partition.log_end, mark.started_ms)
+            yield from ((directory / name, len(content)) for name, content in beside.items())
+        bootstrap = {} if mark.plan.running else layout.bootstrap_files(mark.plan, mark.started_ms, copied_state(mark.plan, into))
+        for some in (layout.checkpoint_files(mark.plan), bootstrap):
+            yield from ((into / name, len(content)) for name, content in some.items())
+
+    here = ((path, size) for path, size in files() if path.parent in homes or path.parent.parent in homes)
+    return [path for path, size in here if not path.exists() or path.stat().st_size != size]

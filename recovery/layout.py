@@ -173,10 +173,11 @@ def partitions(plan: RecoveryPlan) -> Iterator[tuple[TopicPlan, PartitionPlan]]:
 
 
 class Segment(NamedTuple):
-    """One planned segment: of which run it is made, and where it lies."""
+    """One planned segment: of which run it is made, and where it lies; at: its place among the partition's."""
 
     topic: TopicPlan
     partition: PartitionPlan
+    at: int
     entry: Entry
     path: Path
 
@@ -185,5 +186,5 @@ def segment_files(plan: RecoveryPlan, into: Path) -> Iterator[Segment]:
     """Every segment that `plan` places below `into`."""
     for topic, partition in partitions(plan):
         directory = into / partition_directory(topic, partition)
-        for entry in partition.files:
-            yield Segment(topic, partition, entry, directory / segment_name(entry.base_offset))
+        for at, entry in enumerate(partition.files):
+            yield Segment(topic, partition, at, entry, directory / segment_name(entry.base_offset))

@@ -1,10 +1,11 @@
 """Fetches, verifies and places what a plan names; only then does the target become a log directory."""
 
+import os
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from headwater_core import milestones
 from headwater_core.errors import CorruptData, DiskFull, NotFound, TransientError, VerificationFailed
@@ -16,10 +17,11 @@ from recovery import layout
 from recovery.cluster_state import copied_state, copy_snapshot
 from recovery.indexes import most_index_bytes
 from recovery.layout import Files, Segment, partition_directory, partitions, segment_files
+from recovery.placed_segments import PlacedSegments, common_runs
 from recovery.planner import without
-from recovery.recovery_plan import LostRun, RecoveryPlan
+from recovery.recovery_plan import LostRun, PartitionPlan, RecoveryPlan, TopicPlan
 from recovery.revision import REVISIONS_MAX, settled
-from recovery.runs import SEGMENT_SUFFIXES, Restored, restore, segment_name
+from recovery.runs import SEGMENT_SUFFIXES, restore, segment_name
 from recovery.take_over import TakeOver
 from recovery.target import LOCK, MARK, Mark, copy_name, plan_name, write_mark
 from recovery.target_files import SECRET_MODE, publish, read_if_there
@@ -36,7 +38,7 @@ class Placement:
         self._mark, self._plan, self._into, self._store, self._workers = mark, mark.plan, into, store, workers
         self._progress, self._lock = progress, threading.Lock()
         self._manifests = ManifestRepository(store)
-        self._restored: dict[Path, Restored] = {}
+        self._placed = {(topic.topic, each.partition): PlacedSegments(each.files) for topic, each in partitions(mark.plan)}
         self._lost: dict[str, LostRun] = {}  # by key
         self._missing_bytes = 0  # the room of segments that are not there, and are not begun
 
@@ -63,10 +65,7 @@ class Placement:
             self._restore_all()
         milestones.reached("recover.segments")
         with _pool(self._workers) as pool:
-            for _ in pool.map(
-                self._publish, [(directory / name, content) for directory, files in self._beside() for name, content in files.items()]
-            ):
-                pass
+            pool.run_each(self._publish_beside, partitions(self._plan))
         milestones.reached("recover.partitions")
         self._publish_all(layout.checkpoint_files(self._plan))
         milestones.reached("recover.checkpoints")
@@ -96,27 +95,31 @@ class Placement:
         self._check_space()
 
     def _lost_of(self, plan: RecoveryPlan) -> list[LostRun]:
-        return [lost for _, _, entry, _ in segment_files(plan, self._into) if (lost := self._lost.get(entry.key))]
+        return [lost for each in segment_files(plan, self._into) if (lost := self._lost.get(each.entry.key))]
 
     def _remove_outdated(self, plan: RecoveryPlan) -> None:
         """Of partitions that `plan` has otherwise, remove every segment that is not of the same run: another one may take its name."""
-        before = {path: entry for _, _, entry, path in segment_files(self._plan, self._into)}
-        kept = {path for _, _, entry, path in segment_files(plan, self._into) if before.get(path) == entry}
-        changed = [each for each, (_, held) in zip(partitions(plan), partitions(self._plan), strict=True) if each[1] != held]
-        for topic, partition in changed:
-            directory = self._into / partition_directory(topic, partition)
+        for (topic, now), (_, before) in zip(partitions(plan), partitions(self._plan), strict=True):
+            if now == before:
+                continue
+            place, runs = (topic.topic, now.partition), now.files
+            placed, held = PlacedSegments(runs), self._placed[place]
+            kept: set[str] = set()
+            for old, new in common_runs(before.files, runs):
+                kept.add(segment_name(runs[new].base_offset))
+                if old in held:
+                    placed.add(new, held[old])
+            self._placed[place] = placed
+            directory = self._into / partition_directory(topic, now)
             with disk_errors(directory):
                 for path in list(directory.iterdir()):
-                    log = path.with_suffix(".log")
-                    if path.suffix in SEGMENT_SUFFIXES and log not in kept:
+                    if path.suffix in SEGMENT_SUFFIXES and path.with_suffix(".log").name not in kept:
                         path.unlink()
-                        self._restored.pop(log, None)
 
     def _restore_all(self) -> None:
         """What is missing or damaged stops nothing else."""
         with _pool(self._workers) as pool:
-            for _ in pool.map(self._restore, list(segment_files(self._plan, self._into))):
-                pass
+            pool.run_each(self._restore, segment_files(self._plan, self._into))
 
     def _remove_partials(self) -> None:
         """What a run left that ended while it wrote. Not every file is written again: another plan may not have it, and `meta.properties`
@@ -151,9 +154,9 @@ class Placement:
             )
 
     def _restore(self, segment: Segment) -> None:
-        topic, partition, entry, path = segment
-        held = self._restored.get(path)
-        if held is not None and held.entry == entry:
+        topic, partition, at, entry, path = segment
+        placed = self._placed[topic.topic, partition.partition]
+        if at in placed:
             return
         if not path.exists():
             self._check_free()
@@ -175,19 +178,19 @@ class Placement:
                 self._lost[entry.key] = lost
             return
         with self._lock:
-            self._restored[path] = restored
+            placed.add(at, restored)
             self._progress(entry.live_bytes)
 
-    def _beside(self) -> Iterator[tuple[Path, Files]]:
-        """Each partition's directory and the files beside its segments."""
-        for topic, partition in partitions(self._plan):
-            directory = self._into / partition_directory(topic, partition)
-            last = directory / segment_name(partition.files[-1].base_offset) if partition.files else None
-            end = self._restored[last].next_offset if last else None
-            yield directory, layout.partition_files(topic, partition, end, self._mark.started_ms)
+    def _beside(self, topic: TopicPlan, partition: PartitionPlan) -> Files:
+        """The files beside the segments of a partition."""
+        count = len(partition.files)
+        end = self._placed[topic.topic, partition.partition][count - 1].next_offset if count else None
+        return layout.partition_files(topic, partition, end, self._mark.started_ms)
 
-    def _publish(self, file: tuple[Path, bytes]) -> None:
-        publish(*file)
+    def _publish_beside(self, place: tuple[TopicPlan, PartitionPlan]) -> None:
+        directory = self._into / partition_directory(*place)
+        for name, content in self._beside(*place).items():
+            publish(directory / name, content)
 
     def _publish_all(self, files: Files) -> None:
         for name, content in files.items():
@@ -201,29 +204,63 @@ class Placement:
 
         What is in the segments was verified when each was placed, and their indexes were made from it.
         """
-        expected = {self._into / name: -1 for name in (MARK, LOCK, plan_name(self._mark.plan_digest))}
+        expected: dict[PurePath, bytes | int | None] = {PurePath(name): None for name in (MARK, LOCK, plan_name(self._mark.plan_digest))}
         if self._plan.cluster is not None:
-            expected[self._into / copy_name(self._plan.cluster)] = self._plan.cluster.size_bytes
+            expected[PurePath(copy_name(self._plan.cluster))] = self._plan.cluster.size_bytes
         for identity, content in layout.identity_files(self._plan, self._mark.directory_id).items():
             if read_if_there(self._into / identity) == content:  # of a run that ended right after it
-                expected[self._into / identity] = -1
-        expected |= {path: entry.live_bytes for _, _, entry, path in segment_files(self._plan, self._into)}
-        for _, _, _, path in segment_files(self._plan, self._into):
-            expected |= self._restored[path].index_bytes
-        small = {directory / name: content for directory, files in self._beside() for name, content in files.items()}
-        for files in (layout.checkpoint_files(self._plan), self._bootstrap()):
-            small |= {self._into / name: content for name, content in files.items()}
-        found = {path: path.stat().st_size for path in self._into.rglob("*") if path.is_file()}
-        expected |= {path: len(content) for path, content in small.items()}
-        for path in sorted(expected.keys() | found.keys()):
-            size, wanted = found.get(path), expected.get(path)
-            if wanted is None:
+                expected[identity] = content
+        expected |= layout.checkpoint_files(self._plan) | self._bootstrap()
+        for name, wanted in expected.items():
+            _check_file(self._into / name, wanted)
+        verified = {self._into / partition_directory(*place) for place in partitions(self._plan)}
+        for path in _files_below(self._into, but=verified):
+            if path.relative_to(self._into) not in expected:
                 raise VerificationFailed(f"{path} does not belong there")
-            if size is None or wanted not in (-1, size):
-                raise VerificationFailed(f"{path} has {'no' if size is None else size} bytes, {wanted} were planned")
-        for path, content in small.items():
-            if path.read_bytes() != content:
-                raise VerificationFailed(f"{path} is not what was written")
+        for place in partitions(self._plan):
+            self._verify_partition(*place)
+
+    def _verify_partition(self, topic: TopicPlan, partition: PartitionPlan) -> None:
+        """As `_verify`, of one partition's directory. Names are compared only where there are too many."""
+        directory, placed = self._into / partition_directory(topic, partition), self._placed[topic.topic, partition.partition]
+
+        def files() -> Iterator[tuple[Path, bytes | int]]:
+            for at, entry in enumerate(partition.files):
+                path, restored = directory / segment_name(entry.base_offset), placed[at]
+                sizes = zip(SEGMENT_SUFFIXES, (entry.live_bytes, restored.index_bytes, restored.timeindex_bytes), strict=True)
+                yield from ((path.with_suffix(suffix), size) for suffix, size in sizes if size is not None)
+            yield from ((directory / name, content) for name, content in self._beside(topic, partition).items())
+
+        count = 0
+        for path, wanted in files():
+            _check_file(path, wanted)
+            count += 1
+        with disk_errors(directory), os.scandir(directory) as found:
+            if sum(1 for _ in found) == count:
+                return
+            names = {path.name for path, _ in files()}
+            foreign = min(name for name in os.listdir(directory) if name not in names)
+        raise VerificationFailed(f"{directory / foreign} does not belong there")
+
+
+def _check_file(path: Path, wanted: bytes | int | None) -> None:
+    """Raises VerificationFailed unless the file is there, and is what was `wanted`, or so long. None: anything"""
+    try:
+        size = path.stat().st_size
+    except FileNotFoundError:
+        size = None
+    wanted_bytes = len(wanted) if isinstance(wanted, bytes) else wanted
+    if size is None or wanted_bytes not in (None, size):
+        raise VerificationFailed(f"{path} has {'no' if size is None else size} bytes, {wanted_bytes} were planned")
+    if isinstance(wanted, bytes) and path.read_bytes() != wanted:
+        raise VerificationFailed(f"{path} is not what was written")
+
+
+def _files_below(into: Path, but: Collection[Path]) -> Iterator[Path]:
+    """Every file, but those that lie in one of these directories."""
+    for directory, _, names in os.walk(into):
+        if (path := Path(directory)) not in but:
+            yield from (path / name for name in sorted(names))
 
 
 def _room_of(segment: Segment) -> int:

@@ -29,14 +29,13 @@ def segment_name(base_offset: int) -> str:
 
 class Restored(NamedTuple):
     """
-    entry         of which it was made
     next_offset   after the segment's last batch
-    index_bytes   sizes of the index files beside it
+    index_bytes, timeindex_bytes  of the files beside it; None: there is none
     """
 
-    entry: Entry
     next_offset: int
-    index_bytes: dict[Path, int]
+    index_bytes: int | None
+    timeindex_bytes: int | None
 
 
 def restore(store: ObjectStore, entry: Entry, path: Path, index_interval_bytes: int = INTERVAL_BYTES) -> Restored:
@@ -50,14 +49,14 @@ def restore(store: ObjectStore, entry: Entry, path: Path, index_interval_bytes: 
     if log_end is None:
         indexes = Indexes(entry.base_offset, index_interval_bytes)
         log_end = _fetch(store, entry, path, indexes)
-    index_bytes = {}
-    for suffix, content in indexes.files().items():
+    files = indexes.files()
+    for suffix, content in files.items():
         beside = path.with_suffix(suffix)
         if not beside.exists() or beside.read_bytes() != content:
             publish(beside, content)
-        index_bytes[beside] = len(content)
     milestones.reached("recover.indexed")
-    return Restored(entry, log_end, index_bytes)
+    sizes = {suffix: len(content) for suffix, content in files.items()}
+    return Restored(log_end, sizes.get(".index"), sizes.get(".timeindex"))
 
 
 def _kept(entry: Entry, path: Path, indexes: Indexes) -> int | None:

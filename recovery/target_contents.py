@@ -1,7 +1,8 @@
 """What a target is to hold by its mark, to the last byte, and what of it differs."""
 
 import os
-from collections.abc import Collection, Iterator, Mapping
+import re
+from collections.abc import Container, Iterator, Mapping
 from pathlib import Path, PurePath
 
 from headwater_core.errors import CorruptData, VerificationFailed
@@ -17,6 +18,7 @@ from recovery.target import LOCK, MARK, REASSIGNMENT, Mark, copy_name, plan_name
 from recovery.target_files import read_if_there
 
 _AT_A_TIME = 4  # partitions
+_SEGMENT_FILE = re.compile(rf"([0-9]{{20}})({'|'.join(map(re.escape, SEGMENT_SUFFIXES))})")
 
 
 def foreign_files(into: Path, mark: Mark) -> list[Path]:
@@ -24,7 +26,7 @@ def foreign_files(into: Path, mark: Mark) -> list[Path]:
     run left that ended while it wrote is no other's."""
     found = [each for directory, names in _top_names(mark).items() for each in _others(into / directory, names)]
     for _, partition, directory in _directories(mark):
-        found += _others(into / directory, _partition_names(partition))
+        found += _others(into / directory, _PartitionNames(partition))
     return found
 
 
@@ -80,16 +82,16 @@ def _directories(mark: Mark) -> Iterator[tuple[TopicPlan, PartitionPlan, PurePat
         yield topic, partition, partition_directory(topic, partition)
 
 
-def _others(directory: Path, names: Collection[str]) -> list[Path]:
+def _others(directory: Path, names: Container[str]) -> list[Path]:
     with disk_errors(directory):
         try:
-            found = os.listdir(directory)
+            with os.scandir(directory) as found:
+                return sorted(Path(each.path) for each in found if each.name not in names and not each.name.endswith(PARTIAL))
         except FileNotFoundError:
             return []
-    return [directory / name for name in sorted(found) if name not in names and not name.endswith(PARTIAL)]
 
 
-def _top_names(mark: Mark) -> Mapping[PurePath, Collection[str]]:
+def _top_names(mark: Mark) -> Mapping[PurePath, Container[str]]:
     """Of the target, and of each broker's log directory in it, everything that the plan has a use for."""
     plan = mark.plan
     paths = [PurePath(name) for name in (MARK, LOCK, plan_name(mark.plan_digest))]
@@ -107,8 +109,17 @@ def _top_names(mark: Mark) -> Mapping[PurePath, Collection[str]]:
     return found
 
 
-def _partition_names(partition: PartitionPlan) -> Collection[str]:
-    placed = (entry.base_offset for entry in partition.files)
-    bases = (*placed, *(each.base_offset for each in partition.written), partition.log_end)
-    segments = {segment_name(base).removesuffix(".log") + suffix for base in bases for suffix in SEGMENT_SUFFIXES}
-    return segments | layout.PARTITION_NAMES
+class _PartitionNames:
+    """The names that a partition's directory may hold."""
+
+    def __init__(self, partition: PartitionPlan) -> None:
+        self._files = partition.files
+        self._written = {*(each.base_offset for each in partition.written), partition.log_end}
+
+    def __contains__(self, name: object) -> bool:
+        if name in layout.PARTITION_NAMES:
+            return True
+        if (segment := _SEGMENT_FILE.fullmatch(str(name))) is None:
+            return False
+        base_offset = int(segment[1])
+        return base_offset in self._written or self._files.at_base(base_offset) is not None

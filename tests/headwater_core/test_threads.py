@@ -1,5 +1,6 @@
 """Work in threads has the context of its submitter."""
 
+from collections.abc import Iterator
 from concurrent.futures import Executor
 from contextvars import ContextVar, copy_context
 
@@ -26,3 +27,27 @@ def test_what_work_sets_stays_with_it() -> None:
     with ContextThreads(1) as threads:
         threads.submit(NAMED.set, "inside").result(30)
         assert threads.submit(NAMED.get).result(30) == "nobody"
+
+
+def test_few_items_are_taken_before_their_time_and_none_after_an_error() -> None:
+    taken: list[int] = []
+    done: list[int] = []
+
+    def items() -> Iterator[int]:
+        for number in range(1000):
+            taken.append(number)
+            assert len(taken) - len(done) < 20
+            yield number
+
+    def work(number: int) -> None:
+        if number == 500:
+            raise ValueError("the 500th")
+        done.append(number)
+
+    with ContextThreads(2) as threads:
+        threads.run_each(done.append, range(100))
+        assert sorted(done) == list(range(100))
+        done.clear()
+        with pytest.raises(ValueError, match="500th"):
+            threads.run_each(work, items())
+    assert 500 < len(taken) < 530

@@ -76,8 +76,8 @@ def test_an_index_that_was_damaged_before_the_end_is_made_again(tmp_path: Path) 
     entry = next(each for each in recovery.plan(repository, ["specials"]).topics).partitions[0].files[0]
     path = tmp_path / segment_name(entry.base_offset)
     made = restore(store, entry, path)
-    contents = {beside: beside.read_bytes() for beside in made.index_bytes}
-    assert {beside.suffix: len(content) for beside, content in contents.items()} == {".index": 0, ".timeindex": 12}
+    contents = {beside: beside.read_bytes() for beside in (path.with_suffix(".index"), path.with_suffix(".timeindex"))}
+    assert [len(content) for content in contents.values()] == [made.index_bytes, made.timeindex_bytes] == [0, 12]
     for damage in (b"", b"x" * 12, None):
         for beside in contents:
             beside.unlink() if damage is None else beside.write_bytes(damage)

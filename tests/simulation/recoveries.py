@@ -72,6 +72,10 @@ class InlinePool(Inline):
     def map(self, work: Callable[..., Any], *arguments: Iterable[Any]) -> Iterator[Any]:
         return iter([work(*each) for each in zip(*arguments, strict=False)])
 
+    def run_each(self, work: Callable[[Any], object], items: Iterable[Any]) -> None:
+        for item in items:
+            work(item)
+
 
 class ScatteredPool(InlinePool):
     """Its order is that of threads: what is submitted runs in any, and what has failed does not keep the rest from it."""
