@@ -79,6 +79,7 @@ bench: .venv/.tests
 	@$(BIN)/python -m bench.layouts
 	@$(BIN)/python -m bench.chunks
 	@$(BIN)/python -m bench.restore
+	@$(BIN)/python -m bench.plans
 	@$(BIN)/python -m bench.instant
 	@$(BIN)/python -m bench.spark
 
