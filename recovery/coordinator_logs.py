@@ -1,6 +1,6 @@
 """What the coordinators' own topics say, as far as they are recovered, and what is written after them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -14,6 +14,7 @@ from recovery.log_ends import EndingNotes
 from recovery.open_transactions import DAMAGE
 from recovery.recovery_plan import Commit, OffsetAhead, PartitionPlan, Place, Written
 from recovery.runs import fetched
+from recovery.share_groups import SHARE_GROUPS, ShareStates
 
 
 def read_states(store: ObjectStore, partition: PartitionPlan, notes: EndingNotes) -> States:
@@ -26,6 +27,19 @@ def read_states(store: ObjectStore, partition: PartitionPlan, notes: EndingNotes
 
     for entry in partition.files:
         _read(store, (TRANSACTIONS, partition.partition), entry, batch, lambda producer_id, ended: None, notes)
+    return states
+
+
+def read_shares(store: ObjectStore, partition: PartitionPlan, notes: EndingNotes) -> ShareStates:
+    """The states of share groups that one recovered partition of __share_group_state holds. What cannot be read is added to `notes`."""
+    states = ShareStates()
+
+    def batch(raw: bytes, transaction_of: int | None, where: str) -> None:
+        for record in decode_batch(raw, where=where):
+            states.record(record, where)
+
+    for entry in partition.files:
+        _read(store, (SHARE_GROUPS, partition.partition), entry, batch, lambda producer_id, ended: None, notes)
     return states
 
 
@@ -78,7 +92,7 @@ def _read(
         notes.cannot_read(place, f"{offsets} cannot be read, so what was committed there is not known: {error}")
 
 
-def clamped(commits: Commits, log_ends: Mapping[Place, int]) -> tuple[dict[tuple[str, str, int], Commit], list[OffsetAhead]]:
+def clamped(commits: Commits, log_ends: Mapping[Place, int]) -> tuple[list[Commit], list[OffsetAhead]]:
     """New commits in place of those that lie beyond the logs' ends, and which those are."""
     moved: dict[tuple[str, str, int], Commit] = {}
     ahead: dict[tuple[str, str, int], OffsetAhead] = {}
@@ -88,12 +102,11 @@ def clamped(commits: Commits, log_ends: Mapping[Place, int]) -> tuple[dict[tuple
             continue
         moved[key] = Commit(key=committed.key, value=committed.value.moved_to(end))
         ahead[key] = OffsetAhead(group=key.group, topic=key.topic, partition=key.partition, offset=committed.value.offset, log_end=end)
-    return moved, [ahead[key] for key in sorted(ahead)]
+    return [moved[key] for key in sorted(moved)], [ahead[key] for key in sorted(ahead)]
 
 
-def with_commits(partition: PartitionPlan, moved: Mapping[tuple[str, str, int], Commit]) -> PartitionPlan:
-    """`partition` with `moved` after everything else: of each key the last record counts."""
-    commits = tuple(moved[key] for key in sorted(moved))
+def with_commits(partition: PartitionPlan, commits: Sequence[Commit]) -> PartitionPlan:
+    """`partition` with `commits` after everything else: of each key the last record counts."""
     after = [each for each in partition.written if each.base_offset == partition.next_offset]
     end = after[0] if after else Written(base_offset=partition.next_offset, leader_epoch=partition.leader_epoch + 1)
-    return replace(partition, written=(*(each for each in partition.written if each is not end), replace(end, commits=commits)))
+    return replace(partition, written=(*(each for each in partition.written if each is not end), replace(end, commits=tuple(commits))))

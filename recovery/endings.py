@@ -12,15 +12,15 @@ from msgspec.structs import replace
 
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.threads import ContextThreads
-from recovery.coordinator_logs import clamped, read_commits, read_states, with_commits
+from recovery.coordinator_logs import clamped, read_commits, read_shares, read_states, with_commits
 from recovery.coordinators import OFFSETS, TRANSACTIONS, States
 from recovery.cut import cut_of
 from recovery.initial_metadata import first_producer_id
 from recovery.log_ends import EndingNotes, LogEnds
 from recovery.recovery_plan import GroupCommit, OffsetAhead, PartitionPlan, Place, RecoveryPlan, TopicPlan
+from recovery.share_groups import SHARE_GROUPS, below_logs, with_leader_epochs, within_logs
 
 _READERS = 8
-_SHARE_GROUPS = "__share_group_state"
 _SHOWN = 20  # of the groups that are ahead; the plan lists them all
 
 
@@ -34,8 +34,8 @@ class Ended(NamedTuple):
 def with_endings(plan: RecoveryPlan, store: ObjectStore) -> Ended:
     """`plan`, with what recovery writes where logs end. What was decided before is decided again.
 
-    Reads the archive: the indexes of runs that end inside a transaction, and all of __consumer_offsets and __transaction_state
-    that is planned. What is damaged there is noted.
+    Reads the archive: the indexes of runs that end inside a transaction, and all of __consumer_offsets, __transaction_state and
+    __share_group_state that is planned. What is damaged there is noted.
     """
     topics = {topic.topic: topic for topic in plan.topics}
     notes = EndingNotes()
@@ -45,8 +45,12 @@ def with_endings(plan: RecoveryPlan, store: ObjectStore) -> Ended:
             states.current |= each.current
             states.unknown |= each.unknown
         ends = LogEnds(store, plan, states.unfinished(), notes)
-        places = [(topic, partition) for topic in plan.topics for partition in topic.partitions]
+        shared = list(pool.map(lambda each: ends.of(topics[SHARE_GROUPS], each), _partitions(topics, SHARE_GROUPS)))
+        shares = list(pool.map(lambda each: read_shares(store, each, notes), shared))
+        plan = replace(plan, topics=with_leader_epochs(plan.topics, shares))
+        places = [(topic, partition) for topic in plan.topics if topic.topic != SHARE_GROUPS for partition in topic.partitions]
         ended = dict(zip(((t.topic, p.partition) for t, p in places), pool.map(lambda place: ends.of(*place), places), strict=True))
+        ended |= {(SHARE_GROUPS, each.partition): each for each in shared}
         log_ends = {place: partition.log_end for place, partition in ended.items()}
         mine = [partition for place, partition in ended.items() if place[0] == OFFSETS]
         found = list(pool.map(lambda partition: read_commits(store, partition, notes), mine))
@@ -56,9 +60,14 @@ def with_endings(plan: RecoveryPlan, store: ObjectStore) -> Ended:
         ahead += beyond
         if moved and not plan.request.options.keep_offsets:
             ended[OFFSETS, partition.partition] = with_commits(partition, moved)
+    for partition, held in zip(shared, shares, strict=True):
+        kept, beyond = within_logs(held, plan.topics, log_ends)
+        ahead += beyond
+        if kept and not plan.request.options.keep_offsets:
+            ended[SHARE_GROUPS, partition.partition] = with_commits(partition, kept)
     if plan.running is not None:
         ahead += commits_ahead(plan.running.commits, log_ends)
-    unknown = states.unknown.union(*(commits.unknown for commits in found))
+    unknown = states.unknown.union(*(commits.unknown for commits in found), *(held.unknown for held in shares))
     left = {(topic.topic, each.partition): each.start_offset for topic in plan.topics for each in topic.partitions if each.left}
     below = {
         (key.group, *place)
@@ -66,7 +75,8 @@ def with_endings(plan: RecoveryPlan, store: ObjectStore) -> Ended:
         for key, at in commits.outcome()
         if at.value.offset < left.get(place := (key.topic, key.partition), 0)
     }
-    texts = (*sorted(notes.texts), *_notes(plan, ahead, unknown), *_notes_below(below))
+    skipping = {group for held in shares for group in below_logs(held, plan.topics, left)}
+    texts = (*sorted(notes.texts), *_notes(plan, ahead, unknown), *_notes_below(below), *_notes_skipping(skipping))
     ended_plan = replace(
         plan,
         topics=tuple(
@@ -101,6 +111,17 @@ def _notes_below(below: Collection[tuple[str, str, int]]) -> Iterator[str]:
         )
 
 
+def _notes_skipping(groups: Collection[str]) -> Iterator[str]:
+    """groups: share groups that are not done with what stays in the archive"""
+    if groups:
+        ordered = sorted(groups)
+        shown = ", ".join(ordered[:_SHOWN]) + (f" and {len(ordered) - _SHOWN} more" if len(ordered) > _SHOWN else "")
+        yield (
+            f"share groups skip what stays in the archive, as no gateway serves them: {shown}; recover their topics in full to have it "
+            "delivered"
+        )
+
+
 def _partitions(topics: Mapping[str, TopicPlan], name: str) -> Sequence[PartitionPlan]:
     return topics[name].partitions if name in topics else ()
 
@@ -108,12 +129,12 @@ def _partitions(topics: Mapping[str, TopicPlan], name: str) -> Sequence[Partitio
 def _notes(plan: RecoveryPlan, ahead: Sequence[OffsetAhead], unknown: Iterable[str]) -> Iterator[str]:
     what = "they stay, as requested" if plan.request.options.keep_offsets else "they are set back to the end"
     if ahead:
-        yield f"{len(ahead)} committed offsets lie beyond the end of the recovered logs, where new records would be skipped: {what}"
+        kinds = "committed offsets and states of share groups" if any(each.shared for each in ahead) else "committed offsets"
+        yield f"{len(ahead)} {kinds} lie beyond the end of the recovered logs, where new records would be skipped: {what}"
     for each in ahead[:_SHOWN]:
-        yield f"group {each.group} has committed {each.offset} of {each.topic}:{each.partition}, which ends at {each.log_end}"
+        has = f"share group {each.group} has a state up to" if each.shared else f"group {each.group} has committed"
+        yield f"{has} {each.offset} of {each.topic}:{each.partition}, which ends at {each.log_end}"
     if len(ahead) > _SHOWN:
         yield f"{len(ahead) - _SHOWN} more groups and partitions are in the plan, offsets_ahead"
     for kind in sorted(unknown):
         yield f"{kind}: left as it is, this version cannot read it"
-    if any(topic.topic == _SHARE_GROUPS and topic.records for topic in plan.topics):
-        yield f"share groups keep their place in {_SHARE_GROUPS}, which is recovered as it is and not compared with the ends of the logs"

@@ -141,7 +141,7 @@ class Abort(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Commit(msgspec.Struct, frozen=True, kw_only=True):
-    """A record of __consumer_offsets, as it is written."""
+    """A record of __consumer_offsets or __share_group_state, as it is written."""
 
     key: bytes
     value: bytes
@@ -161,13 +161,17 @@ class Written(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OffsetAhead(msgspec.Struct, frozen=True, kw_only=True):
-    """A group's committed offset beyond the end of the recovered log: what is produced between the two would be skipped."""
+    """A group's committed offset beyond the end of the recovered log: what is produced between the two would be skipped.
+
+    shared  of a share group: below `offset` it has acknowledged records, or given them up
+    """
 
     group: str
     topic: str
     partition: int
     offset: int
     log_end: int
+    shared: bool = False
 
 
 class GroupCommit(msgspec.Struct, frozen=True, kw_only=True):

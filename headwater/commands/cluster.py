@@ -1,6 +1,7 @@
 """`headwater cluster show|diff`."""
 
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from headwater.wiring import Bucket
     from headwater_core.segments.metadata.cluster_metadata import ClusterMetadata
     from manifests.cluster_list import ListedSnapshot
-    from recovery.archived_groups import ArchivedGroups
+    from recovery.archived_groups import ArchivedGroups, ArchivedShares
 
 
 def as_settings(value: Any) -> str:
@@ -66,6 +67,14 @@ COLUMNS = {
         Column("end", "archive end", as_settings, numeric=True),
         Column("lag", "lag", as_settings, numeric=True),
     ),
+    "share-groups": (
+        Column("group", "share group"),
+        Column("topic", "topic"),
+        Column("partition", "partition", numeric=True),
+        Column("start", "start", as_settings, numeric=True),
+        Column("end", "archive end", as_settings, numeric=True),
+        Column("lag", "lag", as_settings, numeric=True),
+    ),
     "unknown": (
         Column("api_key", "unknown: api key", numeric=True),
         Column("kind", "kind", as_settings),
@@ -102,8 +111,9 @@ def show(config: "Config", sections: tuple[str, ...], at: str | None, listing: b
     With SECTIONs only those.
 
     Groups are read from the archive of __consumer_offsets, and their lag is counted to the end of each archive; with --at they are those
-    of that time, as far as the topic's cleaner had left them, with the lag to where each log ended then. `used by` is a guess by the
-    topic's name.
+    of that time, as far as the topic's cleaner had left them, with the lag to where each log ended then. Share groups are read from
+    __share_group_state: below `start` they are done, and what they are done with above it is no lag. `used by` is a guess by the topic's
+    name.
 
     \b
     Example:
@@ -125,14 +135,15 @@ def show(config: "Config", sections: tuple[str, ...], at: str | None, listing: b
     snapshot, state = _load(bucket, at)
     wanted = sections or tuple(COLUMNS)
     groups = _groups(bucket, snapshot, at) if "groups" in wanted else None
-    rows = {section: _rows(state, section, groups) for section in COLUMNS if section in wanted}
+    shares = _shares(bucket, snapshot, at, state) if "share-groups" in wanted else None
+    rows = {section: _rows(state, section, groups, shares) for section in COLUMNS if section in wanted}
     if form == "json":
         emit_document((json.dumps({"snapshot": _facts(snapshot), **rows}, ensure_ascii=False, indent=1) + "\n").encode("utf-8", "replace"))
     elif form == "jsonl":
         emit(form, (), ({"section": section, **row} for section, found in rows.items() for row in found))
     else:
         print_sections(snapshot, rows)
-    _report(state, groups)
+    _report(state, [*(groups.unread if groups else ()), *(shares.unread if shares else ())])
 
 
 @cluster.command()
@@ -221,19 +232,33 @@ def _load(bucket: "Bucket", at: str | None) -> "tuple[ListedSnapshot, ClusterMet
 def _groups(bucket: "Bucket", snapshot: "ListedSnapshot", at: str | None) -> "ArchivedGroups":
     from recovery.archived_groups import read_groups
 
+    return read_groups(bucket.manifests, until_ms=_until_ms(snapshot, at))
+
+
+def _shares(bucket: "Bucket", snapshot: "ListedSnapshot", at: str | None, state: "ClusterMetadata") -> "ArchivedShares":
+    from recovery.archived_groups import read_shares
+
+    names = {topic.topic_id: name for name, topic in state.topics.items()}
+    return read_shares(bucket.manifests, names, until_ms=_until_ms(snapshot, at))
+
+
+def _until_ms(snapshot: "ListedSnapshot", at: str | None) -> int | None:
+    """The time that `at` names; None: the present."""
     if at is None or at == "latest":
-        return read_groups(bucket.manifests)
+        return None
     from headwater.cluster_view import is_number
 
-    return read_groups(bucket.manifests, until_ms=snapshot.taken_ms if is_number(at) else int(parse_time(at).timestamp() * 1000))
+    return snapshot.taken_ms if is_number(at) else int(parse_time(at).timestamp() * 1000)
 
 
-def _rows(state: "ClusterMetadata", section: str, groups: "ArchivedGroups | None") -> list[dict[str, Any]]:
+def _rows(state: "ClusterMetadata", section: str, groups: "ArchivedGroups | None", shares: "ArchivedShares | None") -> list[dict[str, Any]]:
     from headwater.cluster_view import section_rows
 
-    if section != "groups":
-        return section_rows(state, section)
-    return [each._asdict() | {"lag": each.lag} for each in groups.offsets] if groups else []
+    if section == "groups":
+        return [each._asdict() | {"lag": each.lag} for each in groups.offsets] if groups else []
+    if section == "share-groups":
+        return [each._asdict() for each in shares.places] if shares else []
+    return section_rows(state, section)
 
 
 _WITHOUT = {True: "", False: ", without secrets", None: ", perhaps without secrets: its list was lost"}
@@ -248,11 +273,11 @@ def print_sections(snapshot: "ListedSnapshot", rows: dict[str, list[dict[str, An
             emit("table", COLUMNS[section], found, title=f"\n{section}")
 
 
-def _report(state: "ClusterMetadata", groups: "ArchivedGroups | None") -> None:
+def _report(state: "ClusterMetadata", unread: Sequence[str]) -> None:
     """Raises Partial when something is not shown."""
-    for each in groups.unread if groups else ():
+    for each in unread:
         say(f"not shown: {each}")
     if state.unread:
         say(f"{sum(state.unread.values())} records of kinds or versions that this version of headwater does not know are in the snapshot")
-    if state.unread or (groups and groups.unread):
+    if state.unread or unread:
         raise Partial("some of the cluster's state is not shown")

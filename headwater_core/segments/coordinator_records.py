@@ -39,7 +39,7 @@ class CommitValue(NamedTuple):
         try:
             version = reader.i16()
             reader.take(12 if version >= _EPOCH_FROM else 8)
-            return reader.string() if version >= _FLEXIBLE_COMMIT_FROM else _string(reader, reader.where)
+            return reader.string() if version >= _FLEXIBLE_COMMIT_FROM else plain_string(reader, reader.where)
         except CorruptData:
             return ""
 
@@ -62,7 +62,7 @@ def decode_commit_key(key: bytes, where: str) -> CommitKey | None:
         if 0 <= kind <= _GROUPS_MAX:
             return None
         raise UnknownRecord(f"record type {kind} of __consumer_offsets")
-    return CommitKey(_string(reader, where), _string(reader, where), reader.i32())
+    return CommitKey(plain_string(reader, where), plain_string(reader, where), reader.i32())
 
 
 def decode_commit_value(value: bytes, where: str) -> CommitValue:
@@ -94,7 +94,7 @@ def decode_transaction_key(key: bytes, where: str) -> str:
     reader = flexible.Reader(key, where)
     if version := reader.i16():
         raise UnknownRecord(f"version {version} of a transaction's key")
-    return _string(reader, where)
+    return plain_string(reader, where)
 
 
 def decode_transaction_value(value: bytes, where: str) -> TransactionState:
@@ -110,7 +110,7 @@ def decode_transaction_value(value: bytes, where: str) -> TransactionState:
     status = reader.i8()
     named: set[tuple[str, int]] = set()
     for _ in range(_count(reader, is_flexible)):
-        topic = reader.string() if is_flexible else _string(reader, where)
+        topic = reader.string() if is_flexible else plain_string(reader, where)
         named |= {(topic, reader.i32()) for _ in range(_count(reader, is_flexible))}
         if is_flexible:
             reader.tags()
@@ -128,8 +128,8 @@ def _count(reader: flexible.Reader, is_flexible: bool) -> int:
     return max(0, reader.uvarint() - 1 if is_flexible else reader.i32())
 
 
-def _string(reader: flexible.Reader, where: str) -> str:
-    """As messages had them before the flexible encoding."""
+def plain_string(reader: flexible.Reader, where: str) -> str:
+    """As messages had them before the flexible encoding. Raises CorruptData."""
     size = reader.i16()
     if size < 0:
         raise CorruptData(where, 0, "null where a string must be")

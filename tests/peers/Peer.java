@@ -13,6 +13,7 @@ import java.util.stream.Collectors;
 import org.apache.kafka.clients.admin.*;
 import org.apache.kafka.clients.consumer.*;
 import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.config.ConfigResource;
 import org.apache.kafka.common.header.Header;
 import org.apache.kafka.common.quota.ClientQuotaAlteration;
 import org.apache.kafka.common.quota.ClientQuotaEntity;
@@ -28,6 +29,9 @@ import org.apache.kafka.common.serialization.ByteArrayDeserializer;
  *   times BOOTSTRAP TOPIC PARTITION TIMESTAMP,...  offset and timestamp per timestamp, null where there is none
  *   coordinated BOOTSTRAP                         a line for each quota, group and transactional id, as the fixtures' cluster files have them
  *   quota BOOTSTRAP KIND=NAME,... KEY VALUE       gives it to a user, a client-id or both; nothing is printed
+ *   share BOOTSTRAP GROUP TOPIC PARTITION:OFFSET,...   a member of a share group: every record that it acquires at first; it accepts those named
+ *   shared BOOTSTRAP GROUP,...                    a line for each partition of which a share group has a state, as kafka-share-groups has it
+ *   group BOOTSTRAP GROUP KEY VALUE               gives a setting to a group; nothing is printed
  *   storage ARGUMENT...                           kafka-storage; nothing is printed when it succeeds
  */
 public final class Peer {
@@ -59,6 +63,9 @@ public final class Peer {
             case "times" -> times(out, args[1], new TopicPartition(args[2], Integer.parseInt(args[3])), args[4].split(","));
             case "coordinated" -> coordinated(out, args[1]);
             case "quota" -> quota(args[1], args[2], args[3], Double.parseDouble(args[4]));
+            case "share" -> share(out, args[1], args[2], args[3], Set.of(args[4].split(",")));
+            case "shared" -> shared(out, args[1], args[2].split(","));
+            case "group" -> group(args[1], args[2], args[3], args[4]);
             case "storage" -> {
                 ByteArrayOutputStream said = new ByteArrayOutputStream();
                 int code = kafka.tools.StorageTool.execute(Arrays.copyOfRange(args, 1, args.length), new PrintStream(said));
@@ -149,6 +156,42 @@ public final class Peer {
         ClientQuotaAlteration.Op op = new ClientQuotaAlteration.Op(key, value);
         try (Admin admin = admin(bootstrap)) {
             admin.alterClientQuotas(List.of(new ClientQuotaAlteration(new ClientQuotaEntity(entity), List.of(op)))).all().get();
+        }
+    }
+
+    private static void share(PrintStream out, String bootstrap, String group, String topic, Set<String> accepted) throws Exception {
+        Map<String, Object> settings = Map.of("bootstrap.servers", bootstrap, "group.id", group, "share.acknowledgement.mode", "explicit",
+                "key.deserializer", ByteArrayDeserializer.class.getName(), "value.deserializer", ByteArrayDeserializer.class.getName());
+        try (ShareConsumer<byte[], byte[]> member = new KafkaShareConsumer<>(settings)) {
+            member.subscribe(List.of(topic));
+            Set<String> left = new HashSet<>(accepted), seen = new HashSet<>();
+            for (long since = System.currentTimeMillis(); !left.isEmpty(); ) {
+                for (ConsumerRecord<byte[], byte[]> record : member.poll(POLL)) {
+                    String place = record.partition() + ":" + record.offset();
+                    member.acknowledge(record, left.remove(place) ? AcknowledgeType.ACCEPT : AcknowledgeType.RELEASE);
+                    if (seen.add(place)) write(out, record);
+                }
+                member.commitSync().values().forEach(error -> error.ifPresent(each -> { throw each; }));
+                if (System.currentTimeMillis() - since > PATIENCE_MS)
+                    throw new IllegalStateException(group + " does not get " + left + ", and has got " + seen);
+            }
+        }
+    }
+
+    private static void shared(PrintStream out, String bootstrap, String[] groups) throws Exception {
+        try (Admin admin = admin(bootstrap)) {
+            for (String group : groups)
+                admin.listShareGroupOffsets(Map.of(group, new ListShareGroupOffsetsSpec())).partitionsToOffsetInfo(group).get()
+                        .forEach((at, info) -> out.println("{\"group\":" + text(group) + ",\"topic\":" + text(at.topic())
+                                + ",\"partition\":" + at.partition() + ",\"start\":" + (info == null ? null : info.startOffset())
+                                + ",\"lag\":" + (info == null ? null : info.lag().orElse(null)) + "}"));
+        }
+    }
+
+    private static void group(String bootstrap, String group, String key, String value) throws Exception {
+        AlterConfigOp op = new AlterConfigOp(new ConfigEntry(key, value), AlterConfigOp.OpType.SET);
+        try (Admin admin = admin(bootstrap)) {
+            admin.incrementalAlterConfigs(Map.of(new ConfigResource(ConfigResource.Type.GROUP, group), List.of(op))).all().get();
         }
     }
 

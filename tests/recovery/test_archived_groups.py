@@ -2,9 +2,9 @@
 
 from headwater_core.segments.markers import ABORT
 from manifests.repository import ManifestRepository
-from recovery.archived_groups import read_groups
+from recovery.archived_groups import read_groups, read_shares
 from tests.recovery.test_requested_ends import at
-from tests.recovery.written_archive import Archive, commit, marker, plain
+from tests.recovery.written_archive import Archive, commit, marker, plain, shares, snapshot
 
 TIME_MS = 1_700_000_000_000  # of all records here
 
@@ -56,3 +56,25 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_there() -> None:
     assert found.unread[0].startswith("__consumer_offsets:0: ")
     archive.store.delete(kept.key)
     assert read_groups(ManifestRepository(archive.store)).offsets == []
+
+
+def test_share_groups_are_done_below_their_start_and_with_what_they_took_above() -> None:
+    archive = Archive()
+    assert read_shares(ManifestRepository(archive.store), {}) == ([], [])
+    archive.topic("soup", [plain(0, 10)])
+    archive.topic(
+        "__share_group_state",
+        [
+            shares(0, ("a", snapshot(2, (2, 3, 0, 1), (4, 6, 2, 1))), ("b", snapshot(-1)), ("c", snapshot(4, (8, 14, 4, 5)))),
+            shares(3, ("elsewhere", snapshot(7)), topic_id="A" * 22),
+        ],
+    )
+    found = read_shares(ManifestRepository(archive.store), {archive.ids["soup"]: "soup"})
+    assert [tuple(each) for each in found.places] == [
+        ("a", "soup", 0, 2, 10, 5),
+        ("b", "soup", 0, None, 10, None),
+        ("c", "soup", 0, 4, 10, 4),
+        ("elsewhere", "A" * 22, 0, 7, None, None),
+    ]
+    assert found.unread == []
+    assert read_shares(ManifestRepository(archive.store), {}, until_ms=TIME_MS - 1).places == []

@@ -20,6 +20,7 @@ from headwater_core.segments.markers import COMMIT
 from headwater_core.segments.records import Record
 from headwater_core.segments.run_scan import scan_run
 from headwater_core.segments.runindex import encode_index
+from headwater_core.segments.share_records import SNAPSHOT, UPDATE, ShareState, StateBatch
 from headwater_core.segments.transactions import OpenTransaction
 from manifests import keys
 from manifests.entry import Entry
@@ -68,6 +69,38 @@ def state(offset: int, transactional_id: str, producer: int, status: int, *parti
     fields = (flexible.i16(0), flexible.i64(producer), flexible.i16(0), flexible.i32(60000), flexible.i8(status))
     value = b"".join((*fields, flexible.i32(len(partitions)), named, flexible.i64(0), flexible.i64(0)))
     return a_batch(offset, [Record(offset, 0, flexible.i16(0) + text(transactional_id), value, ())])
+
+
+TOPIC_ID = topic_id_text(bytes([1]) * 16)  # of an archive's first topic
+
+
+class Change(bytes):
+    """Of a share group's state, in a record of its own kind."""
+
+
+def shares(offset: int, *rows: tuple[str, bytes | None], topic_id: str = TOPIC_ID) -> bytes:
+    """(share group, its state in partition 0 or a Change of it), None for a tombstone."""
+    records = []
+    for at, (group, value) in enumerate(rows):
+        key = share_key(group, 0, kind=UPDATE if isinstance(value, Change) else SNAPSHOT, topic_id=topic_id)
+        records.append(Record(offset + at, 1_700_000_000_000, key, value, ()))
+    return a_batch(offset, records)
+
+
+def share_key(group: str, partition: int, *, kind: int, topic_id: str = TOPIC_ID) -> bytes:
+    return flexible.i16(kind) + text(group) + flexible.uuid(topic_id) + flexible.i32(partition)
+
+
+def snapshot(start: int, *batches: tuple[int, int, int, int], leader_epoch: int = 0) -> bytes:
+    """batches: first and last offset, state, deliveries"""
+    named = tuple(StateBatch(*each) for each in batches)
+    return ShareState(snapshot_epoch=1, state_epoch=1, leader_epoch=leader_epoch, start_offset=start, batches=named).encode()
+
+
+def share_update(start: int, *batches: tuple[int, int, int, int], leader_epoch: int = -1) -> Change:
+    named = [b"".join([*map(flexible.i64, each[:2]), flexible.i8(each[2]), flexible.i16(each[3]), flexible.tags({})]) for each in batches]
+    epochs = flexible.i16(0) + flexible.i32(1) + flexible.i32(leader_epoch)
+    return Change(epochs + flexible.i64(start) + flexible.array(named) + flexible.tags({}))
 
 
 @dataclass
