@@ -6,7 +6,7 @@ An archive of so many partitions is lost with its cluster. From the start of `he
 measure until the recovery is done, until the oldest record has come through the gateway of an agent beside a real broker over the new
 directory, and until that broker has acknowledged a new record. All but the oldest ten records of each partition are holes in sparse files,
 which nothing reads. The bucket is a directory. A broker's own start is in each number but the first: how long it takes without us is
-measured on the same directory afterwards.
+measured on the same directory afterwards. Ends with exit code 1 where an aim is not reached.
 """
 
 import argparse
@@ -38,6 +38,8 @@ from tests.peers.kafka import KafkaBroker, free_port
 
 GB = 10**9
 SPARSE_RECORDS = 1_000_000
+READ_AIM_S = 10  # whatever the size, and however many partitions
+PRODUCED_AIM_S = {100: 10, 1000: 60}  # with so many partitions, and fewer
 TOPIC = "topic-0000"
 
 
@@ -134,6 +136,14 @@ def produced(broker: KafkaBroker) -> int:
     return offset
 
 
+def missed(count: int, gb: int, cost: Cost) -> list[str]:
+    """The aims that are not reached, for people."""
+    produced_s = next((aim_s for most, aim_s in PRODUCED_AIM_S.items() if count <= most), None)
+    aims = [("first old record", cost.read_s, READ_AIM_S), ("first new record", cost.produced_s, produced_s)]
+    place = f"{count} partitions, {gb} GB"
+    return [f"{place}: {what} after {took_s:.1f} s, aim {aim_s} s" for what, took_s, aim_s in aims if aim_s is not None and took_s > aim_s]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--partitions", default="100,1000", help="comma-separated (default 100,1000)")
@@ -142,13 +152,17 @@ def main() -> None:
     arguments = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
     table = Table("partitions", "GB", "recovered, s", "first old record, s", "first new record, s", "a broker's start alone, s")
+    failures: list[str] = []
     for count, gb in product((int(each) for each in arguments.partitions.split(",")), (int(each) for each in arguments.gb.split(","))):
         with tempfile.TemporaryDirectory(prefix="headwater-bench-", dir=arguments.scratch) as work:
             cost = measure(Path(work), count, gb * GB)
+        failures += missed(count, gb, cost)
         table.add_row(
             str(count), str(gb), *(f"{each:.1f}" for each in (cost.recovered_s, cost.read_s, cost.produced_s, cost.broker_start_s))
         )
     Console(width=None if sys.stdout.isatty() else 140).print(table)
+    if failures:
+        sys.exit("not reached: " + "; ".join(failures))
 
 
 if __name__ == "__main__":

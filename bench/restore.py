@@ -5,7 +5,7 @@
 `headwater recover apply` is a process of its own, and what it writes is on disk when it ends; s5cmd copies the data objects out of the same
 bucket, and `sync -f` of its directory is timed with it. Kafka's own performance test, with its defaults, produces as many records of the
 same size into a real broker with acks=all; the broker syncs nothing. Restoring and copying take turns; the best round of each counts.
-"CPU" is that of the process and not of the server, which shares the machine.
+"CPU" is that of the process and not of the server, which shares the machine. Ends with exit code 1 where an aim is not reached.
 """
 
 import argparse
@@ -33,6 +33,7 @@ from tests.peers.kafka import KafkaBroker
 from tests.s3server import S3Server
 
 MIB = 1 << 20
+AIMS = {"s5cmd, sync -f": 0.9, "kafka-producer-perf-test": 5.0}  # Headwater's bytes a second, as a multiple of each
 PARTITIONS = 4
 PRODUCED_RECORDS_MAX = 1_000_000
 _S5CMD = Path(__file__).parent / ".bin" / "s5cmd"
@@ -152,6 +153,7 @@ def main() -> None:
     arguments = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
     table = Table("batches", "way", "MB/s", "CPU s/GB", "RSS, MiB", "headwater is", title=f"restoring {arguments.mib} MiB")
+    failures: list[str] = []
     with tempfile.TemporaryDirectory(prefix="headwater-bench-", dir=arguments.scratch) as scratch:
         root = Path(scratch)
         with running_server(root / "s3") as (name, server):
@@ -160,10 +162,14 @@ def main() -> None:
                 found = measure(root, server, make_log(root / shape.topic, shape), shape, arguments.rounds)
                 ours = found["headwater recover"]
                 for way, (rate, cpu_s_gb, rss_mib) in found.items():
+                    if ours[0] / rate < AIMS.get(way, 0):
+                        failures.append(f"{label}: {ours[0] / rate:.2f} x {way}, aim {AIMS[way]} x")
                     table.add_row(label, way, f"{rate:,.0f}", f"{cpu_s_gb:.2f}", f"{rss_mib:,.0f}", f"{ours[0] / rate:.2f} x")
                 table.add_section()
             table.caption = f"from {name}, best of {arguments.rounds} rounds"
     Console(width=None if sys.stdout.isatty() else 140).print(table)
+    if failures:
+        sys.exit("not reached: " + "; ".join(failures))
 
 
 if __name__ == "__main__":
