@@ -10,7 +10,7 @@ from headwater_core.clock import Clock, SystemClock
 from headwater_core.errors import UsageError
 from manifests.repository import ManifestRepository
 from recovery.archive_remainder import not_looked_at, with_remainder
-from recovery.archived_groups import read_groups
+from recovery.archived_groups import read_groups, read_shares
 from recovery.bucket_survey import survey, ungiven, with_take_over
 from recovery.cluster_state import SnapshotFound, find_snapshot, with_cluster
 from recovery.completion import RecoveryStatus, status
@@ -147,9 +147,15 @@ def _in_running(
         GroupCommit(group=each.group, topic=each.topic, partition=each.partition, offset=each.offset, metadata=each.metadata)
         for each in groups.offsets
     ]
+    shares = read_shares(repository, {topic.topic_id: topic.topic for topic in made.topics}, until_ms=made.request.options.to_time_ms)
+    commits += [
+        GroupCommit(group=each.group, topic=each.topic, partition=each.partition, offset=each.start, shared=True)
+        for each in shares.places
+        if each.start is not None
+    ]
     archived = replicas_of(snapshot.state) if snapshot is not None else None
     made = onto_running(made, view, bounds, commits=commits, archived=archived)
-    made = replace(made, notes=(*made.notes, *(f"committed offsets: {each}" for each in groups.unread)))
+    made = replace(made, notes=(*made.notes, *(f"committed offsets: {each}" for each in (*groups.unread, *shares.unread))))
     if snapshot is None:
         return made
     return with_running_state(made, snapshot, found.owner.former if found.owner else ())

@@ -97,7 +97,9 @@ def commits_ahead(commits: Iterable[GroupCommit], log_ends: Mapping[Place, int])
     for each in commits:
         end = log_ends.get((each.topic, each.partition))
         if end is not None and each.offset > end:
-            yield OffsetAhead(group=each.group, topic=each.topic, partition=each.partition, offset=each.offset, log_end=end)
+            yield OffsetAhead(
+                group=each.group, topic=each.topic, partition=each.partition, offset=each.offset, log_end=end, shared=each.shared
+            )
 
 
 def _notes_below(below: Collection[tuple[str, str, int]]) -> Iterator[str]:

@@ -3,10 +3,12 @@
 What the running cluster has stays: it is newer, and somebody meant it. What cannot be given is listed.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace as with_fields
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
+
+from msgspec.structs import replace
 
 from headwater_core.clock import Clock
 from headwater_core.errors import ForeignOwner, HeadwaterError, NotFound, TransientError, UsageError, VerificationFailed
@@ -71,6 +73,14 @@ class StateAdmin(ClusterAdmin, Protocol):
         """Without a leader epoch. A group that has members refuses it. Why it failed, of each, "" where it was done."""
         ...
 
+    def shared(self, groups: Collection[str]) -> Mapping[CommittedPlace, int]:
+        """As `committed`, of the start offsets of share groups."""
+        ...
+
+    def share(self, group: str, commits: Sequence[GroupCommit]) -> Mapping[Place, str]:
+        """As `commit`, for a share group."""
+        ...
+
 
 class Handed(NamedTuple):
     """One thing that was to be given. why: it failed"""
@@ -116,7 +126,7 @@ def clamped_commits(plan: RecoveryPlan) -> list[GroupCommit]:
         end = ends.get((each.topic, each.partition))
         if end is not None:
             offset = each.offset if keeps else min(each.offset, end)
-            found.append(GroupCommit(group=each.group, topic=each.topic, partition=each.partition, offset=offset, metadata=each.metadata))
+            found.append(replace(each, offset=offset))
     return found
 
 
@@ -238,27 +248,45 @@ def _settings(state: ClusterMetadata, cluster: StateAdmin) -> Iterator[Handed]:
 
 def _commits(mark: Mark, cluster: StateAdmin, unlike: Mapping[str, str]) -> Iterator[Handed]:
     commits = clamped_commits(mark.plan)
+    mine = [each for each in commits if not each.shared]
+    yield from _offsets("group offset", mine, unlike, cluster.committed, cluster.commit)
+    shares = [each for each in commits if each.shared]
+    try:
+        yield from _offsets("share group offset", shares, unlike, cluster.shared, cluster.share)
+    except TransientError:
+        raise
+    except HeadwaterError as error:  # brokers without share groups, or no right to ask for them
+        yield Handed("share group offset", f"offsets of {len({each.group for each in shares})} share groups", "", "failed", str(error))
+
+
+def _offsets(
+    kind: str,
+    commits: Sequence[GroupCommit],
+    unlike: Mapping[str, str],
+    read: Callable[[Collection[str]], Mapping[CommittedPlace, int]],
+    give: Callable[[str, Sequence[GroupCommit]], Mapping[Place, str]],
+) -> Iterator[Handed]:
     wanted = [each for each in commits if each.topic not in unlike]
     for topic in sorted({each.topic for each in commits} & unlike.keys()):
-        yield Handed("group offset", f"all of {topic}", "", "failed", unlike[topic])
+        yield Handed(kind, f"all of {topic}", "", "failed", unlike[topic])
     if not wanted:
         return
-    held = cluster.committed({each.group for each in wanted})
+    held = read({each.group for each in wanted})
     missing = commits_to_make(wanted, held)
     for each in wanted:
         place = CommittedPlace(each.group, each.topic, each.partition)
         if place in held:
-            yield _done("group offset", place_text(place), str(each.offset), None, stays=held[place] != each.offset)
+            yield _done(kind, place_text(place), str(each.offset), None, stays=held[place] != each.offset)
     for group, mine in sorted(missing.items()):
         try:
-            done = cluster.commit(group, mine)
+            done = give(group, mine)
         except TransientError:
             raise
         except HeadwaterError as error:
             done = {(each.topic, each.partition): str(error) for each in mine}
         for each in mine:
             what = place_text(CommittedPlace(group, each.topic, each.partition))
-            yield _done("group offset", what, str(each.offset), done.get((each.topic, each.partition), "no answer"))
+            yield _done(kind, what, str(each.offset), done.get((each.topic, each.partition), "no answer"))
 
 
 def _done(kind: str, what: str, value: str, why: str | None, *, stays: bool = False) -> Handed:

@@ -175,13 +175,17 @@ class OffsetAhead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupCommit(msgspec.Struct, frozen=True, kw_only=True):
-    """A group's committed offset as the archive has it, with the text that the group gave."""
+    """A group's committed offset as the archive has it, with the text that the group gave; or where a share group is not done from on.
+
+    shared  it is a share group's
+    """
 
     group: str
     topic: str
     partition: int
     offset: int
     metadata: str = ""
+    shared: bool = False
 
     def __post_init__(self) -> None:
         if self.partition < 0 or not 0 <= self.offset <= OFFSET_MAX + 1:

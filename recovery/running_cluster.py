@@ -30,7 +30,6 @@ from recovery.replica_placement import Need, place_replicas
 from recovery.topic_roles import is_brokers_own
 
 _SHOWN = 20
-_SHARE_GROUPS = "__share_group_state"
 
 
 class RunningTopic(NamedTuple):
@@ -76,10 +75,9 @@ def without_brokers_own(found: Found) -> Found:
     """`found`, without topics that a running cluster has for itself: its groups, its transactions."""
     own = sorted(each.manifest.topic for each in found.topics if is_brokers_own(each.manifest.topic))
     notes = [f"{', '.join(own)}: these topics are the running cluster's own and do not come back as files"] if own else []
-    lost = [f"{_SHARE_GROUPS}: no request gives share groups their place: they begin as share.auto.offset.reset says"]
     return Found(
         topics=[each for each in found.topics if each.manifest.topic not in own],
-        lost=[*found.lost, *(lost if _SHARE_GROUPS in own else ())],
+        lost=found.lost,
         notes=[*found.notes, *notes],
         owner=found.owner,
         owner_damage=found.owner_damage,
@@ -219,9 +217,12 @@ def _notes(plan: RecoveryPlan, present: Sequence[str], commits: Sequence[GroupCo
         "`headwater recover place` works in its log directories; nobody may write to these topics until then"
     )
     yield "leader epochs are set to 0 in every batch, as new topics begin there; offsets, times, keys, values and headers stay"
-    if commits:
-        groups = {each.group for each in commits}
-        yield f"`headwater recover finish` gives {len(commits)} committed offsets of {len(groups)} groups to the running cluster"
+    for what, mine in (("committed offsets of {} groups", False), ("start offsets of {} share groups", True)):
+        if count := sum(each.shared == mine for each in commits):
+            groups = {each.group for each in commits if each.shared == mine}
+            yield f"`headwater recover finish` gives {count} {what.format(len(groups))} to the running cluster"
+    if any(each.shared for each in commits):
+        yield "what a share group is done with above its start offset is delivered to it again: no request gives more than that offset"
     newest = max((each.max_producer_id for topic in plan.topics for each in topic.partitions), default=-1)
     if newest >= 0:
         yield (

@@ -49,6 +49,8 @@ class BrokerApi(IntEnum):
     DESCRIBE_CLIENT_QUOTAS = 48
     ALTER_CLIENT_QUOTAS = 49
     DESCRIBE_QUORUM = 55
+    DESCRIBE_SHARE_GROUP_OFFSETS = 90
+    ALTER_SHARE_GROUP_OFFSETS = 91
 
 
 VERSIONS = {  # each the first that has what is needed; Kafka 3.3 has them all
@@ -75,6 +77,8 @@ ADMIN_VERSIONS = {  # likewise; a broker may lack one of them: only who sends th
     BrokerApi.CREATE_ACLS: 2,
     BrokerApi.DESCRIBE_CLIENT_QUOTAS: 1,
     BrokerApi.ALTER_CLIENT_QUOTAS: 1,
+    BrokerApi.DESCRIBE_SHARE_GROUP_OFFSETS: 0,
+    BrokerApi.ALTER_SHARE_GROUP_OFFSETS: 0,
 }
 _ALL_VERSIONS = VERSIONS | ADMIN_VERSIONS
 

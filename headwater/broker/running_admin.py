@@ -38,6 +38,7 @@ _NAMES = {
     42: "INVALID_REQUEST",
     44: "POLICY_VIOLATION",
     54: "SECURITY_DISABLED: the brokers have no authorizer",
+    68: "NON_EMPTY_GROUP: the group has members; stop them, and run the same command again",
     113: "STALE_MEMBER_EPOCH: the group has members; stop them, and run the same command again",
 }
 _REFUSED = (29, 30, 31)
@@ -230,6 +231,38 @@ class RunningKafkaAdmin(KafkaAdmin):
             }
             for topic in connection.ask(BrokerApi.OFFSET_COMMIT, fields)["topics"]:
                 done |= {(topic["name"], each["partition_index"]): _text(each["error_code"], None) for each in topic["partitions"]}
+        return done
+
+    def shared(self, groups: Collection[str]) -> Mapping[CommittedPlace, int]:
+        held: dict[CommittedPlace, int] = {}
+        for address, mine in self._coordinators(groups).items():
+            for some in _slices(mine, GROUPS_MAX):
+                fields = {"groups": [{"group_id": each, "topics": None} for each in some]}
+                for group in self._loaded(self._connection(address), BrokerApi.DESCRIBE_SHARE_GROUP_OFFSETS, fields, "groups"):
+                    code = 0 if group["error_code"] == _NO_GROUP else group["error_code"]
+                    _check(code, f"where share group {group['group_id']} is cannot be read", group["error_message"])
+                    for topic in group["topics"]:
+                        for each in topic["partitions"]:
+                            what = f"where share group {group['group_id']} is in {topic['topic_name']}:{each['partition_index']}"
+                            _check(each["error_code"], f"{what} cannot be read", each["error_message"])
+                            if each["start_offset"] >= 0:
+                                place = CommittedPlace(group["group_id"], topic["topic_name"], each["partition_index"])
+                                held[place] = each["start_offset"]
+        return held
+
+    def share(self, group: str, commits: Sequence[GroupCommit]) -> Mapping[Place, str]:
+        [address] = self._coordinators([group])
+        done: dict[Place, str] = {}
+        for some in _slices(commits, COMMITS_MAX):
+            topics: dict[str, list[dict[str, Any]]] = defaultdict(list)
+            for each in some:
+                topics[each.topic].append({"partition_index": each.partition, "start_offset": each.offset})
+            named = [{"topic_name": name, "partitions": partitions} for name, partitions in topics.items()]
+            said = self._connection(address).ask(BrokerApi.ALTER_SHARE_GROUP_OFFSETS, {"group_id": group, "topics": named})
+            _check(said["error_code"], f"share group {group} cannot be given its offsets", said["error_message"])
+            for topic in said["responses"]:
+                for each in topic["partitions"]:
+                    done[topic["topic_name"], each["partition_index"]] = _text(each["error_code"], each["error_message"])
         return done
 
     def _coordinators(self, groups: Collection[str]) -> Mapping[BrokerAddress, list[str]]:

@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 def finish(config: "Config", into: Path | None, bootstrap_servers: str | None, unchecked: bool, form: str) -> None:
     """Put back the retention that a recovery held back.
 
-    For the running recovered cluster. After a recovery with --running it also gives the cluster committed offsets and, where the whole
-    cluster was recovered, ACLs, quotas and settings, each where it has nothing of the kind; what it has stays, and is listed.
+    For the running recovered cluster. After a recovery with --running it also gives the cluster committed offsets, start offsets of share
+    groups and, where the whole cluster was recovered, ACLs, quotas and settings, each where it has nothing of the kind; what it has stays,
+    and is listed.
 
     The logs of a topic must begin and end as they were recovered, else it waits; the other topics do not wait for it. A setting that was
     changed since stays. Connects as log.client_properties says. May be repeated.

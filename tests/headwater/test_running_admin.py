@@ -229,6 +229,41 @@ def test_offsets_are_committed_without_a_member_and_without_an_epoch() -> None:
     ]
 
 
+def test_share_groups_are_read_and_set_by_their_coordinators() -> None:
+    def described(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        def of(group: str) -> Mapping[str, Any]:
+            said = {"leader_epoch": 0, "error_code": 0, "error_message": None}
+            partitions = [{"partition_index": number, "start_offset": start, **said} for number, start in enumerate((7, -1))]
+            topics = [{"topic_name": "orders", "topic_id": ID, "partitions": partitions}]
+            return {
+                "group_id": group,
+                "topics": topics if group != "new" else [],
+                "error_code": 69 * (group == "new"),
+                "error_message": None,
+            }
+
+        return {"throttle_time": 0, "groups": [of(each["group_id"]) for each in fields["groups"]]}
+
+    def altered(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        code = 68 if fields["group_id"] == "busy" else 0
+        done = [
+            {"partition_index": each["partition_index"], "error_code": 0, "error_message": None}
+            for each in fields["topics"][0]["partitions"]
+        ]
+        topics = [] if code else [{"topic_name": "orders", "topic_id": ID, "partitions": done}]
+        return {"throttle_time": 0, "error_code": code, "error_message": None, "responses": topics}
+
+    answers = {BrokerApi.DESCRIBE_SHARE_GROUP_OFFSETS: described, BrokerApi.ALTER_SHARE_GROUP_OFFSETS: altered}
+    commits = [GroupCommit(group="cooks", topic="orders", partition=number, offset=5 + number, shared=True) for number in range(2)]
+    with cluster_of(answers) as (cluster, broker):
+        assert cluster.shared(["cooks", "new"]) == {CommittedPlace("cooks", "orders", 0): 7}
+        assert cluster.share("cooks", commits) == {("orders", 0): "", ("orders", 1): ""}
+        [asked] = [fields for api, fields in broker.asked if api is BrokerApi.ALTER_SHARE_GROUP_OFFSETS]
+        assert [each["start_offset"] for each in asked["topics"][0]["partitions"]] == [5, 6]
+        with pytest.raises(UsageError, match="share group busy cannot be given its offsets: NON_EMPTY_GROUP: the group has members"):
+            cluster.share("busy", commits)
+
+
 def test_a_broker_may_lack_a_request_as_long_as_nobody_sends_it() -> None:
     known = {api: version for api, version in ALL.items() if api not in ADMIN_VERSIONS}
     with cluster_of({}, knows=known) as (cluster, _):

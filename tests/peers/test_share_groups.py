@@ -86,3 +86,16 @@ def test_a_share_group_goes_on_and_gets_what_is_written_in_place_of_lost_records
         assert (at(cooks, 0), at(cooks, 1)) == (set(range(10, 20)), set(range(4, 10)))
         waiters = acquired(broker, "waiters", p0=range(7, 20), p1=(1, 9))
         assert (at(waiters, 0), at(waiters, 1)) == ({2, 3, 4, 5, *range(7, 20)}, {1, *range(3, 10)})
+    with KafkaBroker(tmp_path / "running", tmp_path / "three", properties=PROPERTIES) as broker:
+        beside = ["--into", str(tmp_path / "staging"), "--bootstrap-servers", broker.bootstrap, *options]
+        assert cli.run(["recover", "apply", "topic", "soup", "--running", *beside]) == 0
+        broker.stop()
+        assert cli.run(["recover", "place", "--into", str(tmp_path / "staging"), "--log-dir", str(broker.log_dir)]) == 0
+        broker.start()
+        assert cli.run(["recover", "finish", *beside]) == 0
+        archived = shown(options, capsys)
+        assert {place: start for place, (start, _) in places(broker).items()} == {
+            place: min(start, 10) for place, (start, _) in archived.items()
+        }
+        produce(broker.producer(), "soup", [b"new"] * 10)
+        assert at(acquired(broker, "cooks", p0=range(10, 20), p1=(4, 9)), 0) == set(range(min(archived["cooks", 0][0], 10), 20))

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from headwater_core.errors import TransientError, UsageError
+from headwater_core.errors import TransientError, UnsupportedFormat, UsageError
 from headwater_core.partition import topic_id_text
 from headwater_core.segments import checkpoints
 from recovery.given_state import Acl, CommittedPlace, QuotaEntity, Resource
@@ -32,6 +32,8 @@ class Running:
     held_quotas: dict[QuotaEntity, Mapping[str, float]] = field(default_factory=dict)
     dynamic: dict[Resource, dict[str, str | None]] = field(default_factory=dict)
     offsets: dict[CommittedPlace, int] = field(default_factory=dict)
+    starts: dict[CommittedPlace, int] = field(default_factory=dict)
+    has_share_groups: bool = True
     with_members: set[str] = field(default_factory=set)
     has_authorizer: bool = True
 
@@ -113,6 +115,17 @@ class Running:
         if group in self.with_members:
             return {(each.topic, each.partition): "UNKNOWN_MEMBER_ID: the group has members" for each in commits}
         self.offsets |= {CommittedPlace(group, each.topic, each.partition): each.offset for each in commits}
+        return {(each.topic, each.partition): "" for each in commits}
+
+    def shared(self, groups: Collection[str]) -> Mapping[CommittedPlace, int]:
+        if not self.has_share_groups:
+            raise UnsupportedFormat("broker localhost:9 does not know DESCRIBE_SHARE_GROUP_OFFSETS in version 0")
+        return {place: offset for place, offset in self.starts.items() if place.group in groups}
+
+    def share(self, group: str, commits: Sequence[GroupCommit]) -> Mapping[Place, str]:
+        if group in self.with_members:
+            raise UsageError(f"share group {group} cannot be given its offsets: NON_EMPTY_GROUP")
+        self.starts |= {CommittedPlace(group, each.topic, each.partition): each.offset for each in commits}
         return {(each.topic, each.partition): "" for each in commits}
 
     def make_directories(self, log_dir: Path, *, node: int = 1, topics: Collection[str] | None = None) -> Path:

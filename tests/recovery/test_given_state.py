@@ -32,7 +32,7 @@ from recovery.topic_creation import with_created_topics
 from tests.headwater_core.manual_clock import ManualClock
 from tests.recovery.running import Running, Silent
 from tests.recovery.test_cluster_state import Kitchen, replicated
-from tests.recovery.written_archive import Archive, commit, plain
+from tests.recovery.written_archive import Archive, commit, plain, shares, snapshot
 
 USER: QuotaEntity = (("user", "chef"),)
 DEFAULT: QuotaEntity = (("client-id", None),)
@@ -151,6 +151,30 @@ def test_nothing_is_given_while_nothing_is_in_place_or_to_another_cluster(tmp_pa
         stage.hand_over()
     with pytest.raises(NotFound):
         hand_over(tmp_path / "nothing", stage.cluster, ManualClock())
+
+
+def test_share_groups_get_their_start_and_one_that_is_there_keeps_its_own(tmp_path: Path) -> None:
+    archive = Archive()
+    archive.topic("orders", [plain(0, 4)])
+    archive.topic("__share_group_state", [shares(0, ("waiters", snapshot(3)), ("ahead", snapshot(9)), ("own", snapshot(1)))])
+    cluster = Running(starts={CommittedPlace("own", "orders", 0): 2})
+    plan = recovery.plan(ManifestRepository(archive.store), None, recovery.Options(running=True), running=cluster)
+    assert [(each.group, each.offset, each.log_end, each.shared) for each in plan.offsets_ahead] == [("ahead", 9, 4, True)]
+    recovery.apply(plan, tmp_path, archive.store, create=lambda made: with_created_topics(made, cluster))
+    cluster.bounds["orders", 0] = LogBounds(0, 4)
+    cluster.has_share_groups = False
+    [none] = hand_over(tmp_path, cluster, ManualClock()) or []
+    assert (none.kind, none.what, none.state) == ("share group offset", "offsets of 3 share groups", "failed")
+    cluster.has_share_groups, cluster.with_members = True, {"waiters"}
+    states = {each.what: (each.state, each.why[-15:]) for each in hand_over(tmp_path, cluster, ManualClock()) or ()}
+    assert states == {
+        "waiters of orders:0": ("failed", "NON_EMPTY_GROUP"),
+        "ahead of orders:0": ("given", ""),
+        "own of orders:0": ("stays", ""),
+    }
+    cluster.with_members = set()
+    assert hand_over(tmp_path, cluster, ManualClock())
+    assert {place.group: start for place, start in cluster.starts.items()} == {"waiters": 3, "ahead": 4, "own": 2}
 
 
 def test_a_cluster_that_does_not_answer_may_do_so_later(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from recovery.running_cluster import RunningTopic
 from recovery.topic_creation import with_created_topics
 from tests.recovery.running import CLUSTER_ID, Running
 from tests.recovery.test_cluster_state import Kitchen, replicated
-from tests.recovery.written_archive import Archive, commit, data, plain
+from tests.recovery.written_archive import Archive, commit, data, plain, shares, snapshot
 
 
 @pytest.fixture
@@ -149,9 +149,15 @@ def test_topics_that_brokers_make_for_themselves_do_not_come_back_by_name_either
         planned(archive, Running(), "__consumer_offsets")
 
 
-def test_share_groups_lose_their_place_and_the_plan_says_so(archive: Archive) -> None:
-    archive.topic("__share_group_state", [plain(0)])
-    assert [each[:20] for each in planned(archive, Running()).left_out] == ["__share_group_state:"]
+def test_the_plan_says_what_share_groups_are_given_and_what_they_get_again(archive: Archive) -> None:
+    archive.topic("__share_group_state", [shares(0, ("waiters", snapshot(3, (5, 6, 2, 1))), ("fresh", snapshot(-1)))])
+    plan = planned(archive, Running())
+    assert plan.running is not None
+    [only] = [each for each in plan.running.commits if each.shared]
+    assert (only.group, only.offset) == ("waiters", 3)
+    assert plan.left_out == ()
+    assert [each for each in plan.notes if "gives 1 start offsets of 1 share groups" in each]
+    assert [each for each in plan.notes if "is delivered to it again" in each]
 
 
 def test_a_plan_in_a_file_holds_while_nothing_has_changed_though_topics_are_left_as_they_are(archive: Archive, tmp_path: Path) -> None:
