@@ -76,6 +76,10 @@ def with_endings(plan: RecoveryPlan, store: ObjectStore) -> Ended:
         if at.value.offset < left.get(place := (key.topic, key.partition), 0)
     }
     skipping = {group for held in shares for group in below_logs(held, plan.topics, left)}
+    for commit in plan.running.commits if plan.running is not None else ():
+        if commit.offset < left.get((commit.topic, commit.partition), 0):
+            skipping |= {commit.group} if commit.shared else set()
+            below |= set() if commit.shared else {(commit.group, commit.topic, commit.partition)}
     texts = (*sorted(notes.texts), *_notes(plan, ahead, unknown), *_notes_below(below), *_notes_skipping(skipping))
     ended_plan = replace(
         plan,

@@ -89,7 +89,12 @@ def _notes_of_mode(topics: Sequence[TopicPlan], options: Options, source_cluster
             f"{sum(each.records for each in left)} records of {len(left)} partitions stay in the archive, where a gateway serves them: the "
             "broker alone has nothing before its own first offset, and sets back a group that continues there by auto.offset.reset"
         )
-    if left and not options.take_over and options.cluster_id != source_cluster_id:
+    if left and options.running:
+        yield (
+            "the running cluster's own agents serve the topics from there on, as new incarnations: for what is older, keep a gateway over "
+            "this bucket beside them. It has the same offsets, by the same names"
+        )
+    elif left and not options.take_over and options.cluster_id != source_cluster_id:
         yield (
             f"a gateway serves the archive of cluster {source_cluster_id} beside a broker of that cluster alone: recover everything with "
             f"--take-over, or with --cluster-id {source_cluster_id}, and never start the old cluster again"

@@ -249,10 +249,6 @@ def _check_running(options: Options) -> None:
             "--take-over is for a cluster that begins with the archive; a running one has an archive of its own, or none: its topics are "
             "archived again under their new ids"
         )
-    if options.mode != "full":
-        raise UsageError(
-            f"mode {options.mode} leaves records to a gateway, which serves them by the old topic ids; a running cluster gives new ones"
-        )
     if any(each is not None for each in (options.cluster_id, options.kafka_release, options.metadata_version)):
         raise UsageError(
             "cluster id, Kafka release and feature levels are the running cluster's own: leave out --cluster-id, --kafka-release and "

@@ -100,6 +100,11 @@ def onto_running(
     """
     chosen, problems = _brokers(plan, view)
     notes = list(plan.notes)
+    if plan.request.options.mode != "full" and view.cluster_id == plan.source_cluster_id:
+        problems.append(
+            f"mode {plan.request.options.mode} leaves records to a gateway, and in the running cluster's own archive a topic's name means "
+            "its new incarnation alone: recover in full, or through a cluster of another id"
+        )
     topics, present, left = [], [], []
     for topic in plan.topics:
         held = view.topics.get(topic.topic)

@@ -22,6 +22,7 @@ from recovery.given_state import acls_of, hand_over, quotas_of, reassignment
 from recovery.partition_swap import NamedLogDir, place
 from recovery.topic_creation import with_created_topics
 from tests.fixtures import Isolation, expected, expected_cluster, expected_offsets, unpack
+from tests.peers.agent import Headwater
 from tests.peers.cluster import BROKER_PROPERTIES, wait_in_sync
 from tests.peers.guarded import GuardedBroker
 from tests.peers.java_client import class_path, console_consume, java_consume
@@ -208,6 +209,41 @@ def test_all_topics_come_back_on_several_disks_and_the_cleaner_works_there(tmp_p
             raise AssertionError("the cleaner does not work")
     with broker:
         assert own_of(broker) == before
+
+
+def test_parts_come_back_in_a_running_cluster_and_a_gateway_over_the_old_archive_has_the_rest(tmp_path: Path) -> None:
+    headwater = Headwater(tmp_path / "lost", unpack("pantry"), owned=True)
+    headwater.archive(tails=True)
+    options = ["--config", str(headwater.file)]
+    broker = KafkaBroker(tmp_path / "kafka", tmp_path / "work")
+    parts = {
+        "instant": (["--mode", "instant"], ["till.sales", "recipes.lz4"]),
+        "partial": (["--mode", "partial", "--keep-bytes", "3000"], ["orders.placed", "cookbook.1990", "menu.prices"]),
+    }
+    with broker:
+        for name, (mode, topics) in parts.items():
+            into = ["--into", str(tmp_path / name), "--running", "--bootstrap-servers", broker.bootstrap]
+            assert cli.run(["recover", "apply", "topic", *topics, *mode, *into, *options]) == 0
+    for name in parts:
+        assert cli.run(["recover", "place", "--into", str(tmp_path / name), "--log-dir", str(broker.log_dir)]) == 0
+    topics = [topic for _, some in parts.values() for topic in some]
+    wanted = [record for record in expected("pantry", "read_uncommitted") if record["topic"] in topics]
+    ends = {(line["topic"], line["partition"]): line["high_watermark"] for line in expected_offsets("pantry", "read_uncommitted")}
+    with broker:
+        read = java_consume(broker.bootstrap, topics, "read_uncommitted")
+        for name in parts:
+            assert cli.run(["recover", "finish", "--into", str(tmp_path / name), "--bootstrap-servers", broker.bootstrap, *options]) == 0
+        starts = {place: start for place, (start, _) in read.bounds.items()}
+        assert {place: end for place, (_, end) in read.bounds.items()} == {place: ends[place] for place in read.bounds}
+        assert all(starts[place] == ends[place] for place in starts if place[0] in parts["instant"][1])
+        assert all(0 < starts[place] < ends[place] for place in starts if place[0] in ("orders.placed", "cookbook.1990"))
+        assert starts["menu.prices", 0] == 0  # compacted: as a whole
+        kept = [each for each in wanted if each["offset"] >= starts[each["topic"], each["partition"]]]
+        expect_same(without_epoch(read.records), without_epoch(kept), "the part")
+        produce(broker.producer(enable_idempotence="true"), "till.sales", [b"new"])
+        assert java_consume(broker.bootstrap, ["till.sales"], "read_committed").bounds["till.sales", 0][1] == ends["till.sales", 0] + 1
+    with Headwater(tmp_path / "reader", None, store=f'url = "file://{headwater.bucket}"').gateway() as bootstrap:
+        expect_same(java_consume(bootstrap, topics, "read_uncommitted").records, wanted, "the rest")
 
 
 def test_a_deleted_topic_comes_back_in_its_own_cluster_and_is_archived_on_beside_its_past(

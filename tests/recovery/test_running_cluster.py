@@ -16,6 +16,7 @@ from recovery.recovery_plan import RecoveryPlan, RunningPlan, TargetBroker
 from recovery.replica_placement import numbered_brokers
 from recovery.running_cluster import RunningTopic
 from recovery.topic_creation import with_created_topics
+from tests.recovery.plans import CLUSTER
 from tests.recovery.running import CLUSTER_ID, Running
 from tests.recovery.test_cluster_state import Kitchen, replicated
 from tests.recovery.written_archive import Archive, commit, data, plain, shares, snapshot
@@ -131,8 +132,6 @@ def test_a_topic_that_cannot_get_the_records_is_a_problem_that_says_what_to_do(
     "options",
     [
         {"take_over": True},
-        {"mode": "instant"},
-        {"mode": "partial", "keep_bytes": 1},
         {"cluster_id": "mine"},
         {"kafka_release": "4.2"},
         {"node_id": 3},
@@ -142,6 +141,25 @@ def test_a_topic_that_cannot_get_the_records_is_a_problem_that_says_what_to_do(
 def test_what_has_no_meaning_there_is_refused(archive: Archive, options: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         planned(archive, Running(), **options)
+
+
+def test_a_part_comes_back_and_a_gateway_over_the_old_archive_has_the_rest(archive: Archive) -> None:
+    for options, starts in (({"mode": "instant"}, (5, 9)), ({"mode": "partial", "keep_bytes": 1}, (4, 0))):
+        plan = planned(archive, Running(), **options)
+        found = {topic.topic: topic.partitions[0].start_offset for topic in plan.topics}
+        assert (found["orders"], found["bills"]) == starts
+        assert [each for each in plan.notes if "keep a gateway over this bucket beside them" in each]
+        assert not [each for each in plan.notes if "--take-over" in each]
+        below = [each for each in plan.endings if "committed offsets lie below the recovered logs" in each]
+        assert "cooks" in below[0]
+        assert plan.problems == ()
+
+
+def test_a_topic_of_the_same_cluster_comes_back_in_full_alone(archive: Archive) -> None:
+    """In its own archive the name means the new incarnation: no gateway would serve the rest."""
+    [problem] = planned(archive, Running(name=CLUSTER), mode="instant").problems
+    assert "a topic's name means its new incarnation alone" in problem
+    assert planned(archive, Running(name=CLUSTER)).problems == ()
 
 
 def test_topics_that_brokers_make_for_themselves_do_not_come_back_by_name_either(archive: Archive) -> None:
