@@ -1,6 +1,7 @@
 """A cluster with users, ACLs, quotas and settings is lost, and a real broker starts on what recovery made of its archive."""
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,10 @@ import recovery
 from headwater import cli
 from headwater_core.segments.metadata.metadata_log import DIRECTORY, MetadataLog
 from headwater_core.segments.metadata.record_schemas import SCRAM
+from recovery.kafka_releases import METADATA_VERSION, NEWEST, RELEASES
 from tests.fixtures import unpack
 from tests.peers.guarded import GuardedBroker, acl, acls, add_acls, add_users, read_error, refused, users
+from tests.peers.java_client import class_path, java_consume
 from tests.peers.kafka import KafkaBroker, produce
 from tests.recovery.test_cluster_state import Kitchen
 from tests.recovery.written_archive import batches_in
@@ -111,8 +114,49 @@ def test_a_broker_starts_on_older_levels_and_keeps_them(features: dict[str, int]
     with KafkaBroker(tmp_path / "recovered", tmp_path / "broker") as broker:
         assert broker.topic_ids(["menu"]) == {"menu": menu.topic_id}
         produce(broker.producer(), "menu", [b"new"], keys=[b"key"])
-    after = MetadataLog(tmp_path / "recovered" / DIRECTORY).read()
-    assert {name: level for name, level in after.features.items() if name != "kraft.version"} == features
+    assert levels_in(tmp_path / "recovered") == features
+
+
+def levels_in(log_dir: Path) -> dict[str, int]:
+    return {name: level for name, level in MetadataLog(log_dir / DIRECTORY).read().features.items() if name != "kraft.version"}
+
+
+def test_levels_are_those_of_the_snapshot_and_higher_on_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A cluster of Kafka 4.0's levels is archived, raised while it runs and archived again; and recovered at both, the old ones raised."""
+    options = ["--store", f"file://{tmp_path}/bucket", "--data-dir", str(tmp_path / "state")]
+    broker = KafkaBroker(tmp_path / "kafka", tmp_path / "one")
+    broker.format("", "--release-version", "4.0")
+    with broker:
+        broker.create_topic("soup")
+        produce(broker.producer(), "soup", [b"%d" % number for number in range(5)])
+        flushed(broker, options)
+        tool = ["java", "-XX:TieredStopAtLevel=1", "-cp", class_path(), "org.apache.kafka.tools.FeatureCommand"]
+        command = [*tool, "--bootstrap-server", broker.bootstrap, "upgrade", "--release-version", NEWEST]
+        subprocess.run(command, check=True, timeout=120, capture_output=True)
+        produce(broker.producer(), "soup", [b"5"])
+        flushed(broker, options)
+    plan = ["recover", "plan", "cluster", *options]
+    capsys.readouterr()
+    assert cli.run([*plan, "--kafka-release", "4.0"]) == 2
+    assert "Kafka 4.0 does not start on metadata.version 30 (it knows 25)" in (said := capsys.readouterr().err)
+    assert f"that takes Kafka {NEWEST} or newer" in said
+    assert cli.run([*plan, "--metadata-version", "4.0"]) == 2
+    assert "the archived cluster has metadata.version 30: 25 would be lower" in capsys.readouterr().err
+    assert cli.run([*plan, "--at", "1", "--metadata-version", "4.1", "--kafka-release", "4.0"]) == 2
+    assert "Kafka 4.0 does not start on metadata.version 27" in capsys.readouterr().err
+    older = {name: level for name, level in RELEASES["4.0"].items() if name != "eligible.leader.replicas.version"}
+    for name, which, wanted in (
+        ("raised", ["--at", "1", "--metadata-version", NEWEST], older | {METADATA_VERSION: RELEASES[NEWEST][METADATA_VERSION]}),
+        ("newest", [], RELEASES[NEWEST]),
+    ):
+        into = tmp_path / name
+        assert cli.run(["recover", "apply", "cluster", *which, "--into", str(into), *options]) == 0
+        with KafkaBroker(into, tmp_path / f"{name} broker") as broker:
+            read = java_consume(broker.bootstrap, ["soup"], "read_uncommitted")
+            assert (len(read.records), read.bounds["soup", 0]) == (6, (0, 6))
+            produce(broker.producer(), "soup", [b"new"])
+            broker.create_topic("stew")
+        assert levels_in(into) == wanted
 
 
 def flushed(broker: KafkaBroker, options: list[str], *selection: str) -> None:
