@@ -269,7 +269,8 @@ def run_options(verb: Callable[..., None]) -> Callable[..., None]:
     moved = click.option(
         "--moved",
         is_flag=True,
-        help="Continue in a directory that was begun on another host, or under another path. Copies of it are refused from then on.",
+        help="Continue in a directory that was begun on another host, or under another path; also where the host's name alone has changed, "
+        "as in another pod of a Kubernetes Job. Copies of it are refused from then on.",
     )
     return skip(unrecorded(moved(verb)))
 

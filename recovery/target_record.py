@@ -88,8 +88,9 @@ def record_target(
         return _move(store, held, tag, replace(held, host=mine.host, directory=mine.directory, directory_id=moved_as))
     if held.directory_id == directory_id:
         raise UsageError(
-            f"this recovery was begun in {held.directory} on {held.host}, and here is a copy of it: two that are finished would be the "
-            "same cluster and node twice. If it was moved, or is to continue here alone, add --moved"
+            f"this recovery was begun in {held.directory} on {held.host}, and this is {mine.directory} on {mine.host}, or a copy: two that "
+            "are finished would be the same cluster and node twice. If the directory was moved, or only the host's name has changed, as in "
+            "another pod of a Kubernetes Job, add --moved; it continues here alone then"
         )
     raise UsageError(
         f"this plan was applied to {held.directory} on {held.host}: a second directory of one plan would be the same cluster and node "

@@ -129,3 +129,11 @@ def test_a_damaged_record_is_named_and_not_written_over() -> None:
     with pytest.raises(CorruptData):
         record_put_back(store, PLAN.recovery_id, 7)
     assert store.get(KEY)[0] == raw
+
+
+def test_a_host_that_has_another_name_is_told_what_to_add() -> None:
+    """As the next pod of a Kubernetes Job, on the same volume."""
+    with pytest.raises(
+        UsageError, match=r"begun in /\S*log on here, and this is /\S*log on there.* only the host's name has changed.* --moved"
+    ):
+        record_target(recorded(), PLAN, Path("log"), "d1", host="there", started_ms=6)
