@@ -1,15 +1,18 @@
 """The entries of a plan: a sequence that is as good as a tuple of them, and of which next to nothing is in memory.
 
 An entry takes 1.7 KiB as a value, and there may be millions. So they are packed in blocks of BLOCK_ENTRIES, which lie in a file without a
-name; only a list's last block, which may be short, stays in memory, and a few that were read last.
+name; small blocks stay in memory, packed, and a few that were read last.
 """
 
+import threading
+import weakref
 import zlib
+from array import array
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
 from itertools import accumulate, islice
-from typing import NamedTuple, Self, overload
+from typing import Self, overload
 
 import msgspec
 
@@ -17,6 +20,7 @@ from manifests.entry import Entry
 from recovery.spill_file import Spill, SpilledPiece
 
 BLOCK_ENTRIES = 128
+_SPILLED_BYTES_MIN = 1 << 10  # what is smaller takes no more room in memory than what says where it lies
 _BLOCKS_AT_HAND = 16  # some 200 KiB each
 
 _spill = Spill()
@@ -24,52 +28,60 @@ _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(list[Entry])
 
 
-class _Block(NamedTuple):
-    """Some entries, packed, and what most questions about them want to know. first: base offset of the first one"""
+class _Block:
+    """Some entries, packed, and what most questions about them want to know."""
 
-    packed: bytes | SpilledPiece
-    first: int
-    length: int
-    gaps: int
-    records: int
-    live_bytes: int
-    is_open: bool
+    __slots__ = ("__weakref__", "_at_hand", "_packed", "gaps", "is_open", "length", "live_bytes", "records")
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        raw = zlib.compress(_encoder.encode(entries), 1)
+        self._packed: bytes | SpilledPiece = raw if len(raw) < _SPILLED_BYTES_MIN else _spill.append(raw)
+        self._at_hand: tuple[Entry, ...] | None = None
+        self.length = len(entries)
+        self.gaps = sum(entry.gap for entry in entries)
+        self.records = sum(entry.records for entry in entries)
+        self.live_bytes = sum(entry.live_bytes for entry in entries)
+        self.is_open = any(entry.open_from is not None for entry in entries)
 
     def entries(self) -> tuple[Entry, ...]:
-        return _unpacked(self.packed)
+        held = self._at_hand
+        if held is None:
+            raw = self._packed if isinstance(self._packed, bytes) else self._packed.read()
+            self._at_hand = held = tuple(_decoder.decode(zlib.decompress(raw)))
+            _at_hand.add(self)
+        return held
 
 
-@lru_cache(maxsize=_BLOCKS_AT_HAND)
-def _unpacked(packed: bytes | SpilledPiece) -> tuple[Entry, ...]:
-    raw = packed if isinstance(packed, bytes) else packed.read()
-    return tuple(_decoder.decode(zlib.decompress(raw)))
+class _AtHand:
+    """The blocks that were unpacked last, as long as anyone has them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._blocks: deque[weakref.ref[_Block]] = deque()
+
+    def add(self, block: _Block) -> None:
+        with self._lock:
+            self._blocks.append(weakref.ref(block))
+            if len(self._blocks) > _BLOCKS_AT_HAND and (oldest := self._blocks.popleft()()) is not None:
+                oldest._at_hand = None
 
 
-def _block(entries: Sequence[Entry]) -> _Block:
-    raw = zlib.compress(_encoder.encode(entries), 1)
-    return _Block(
-        _spill.append(raw) if len(entries) == BLOCK_ENTRIES else raw,
-        entries[0].base_offset,
-        len(entries),
-        sum(entry.gap for entry in entries),
-        sum(entry.records for entry in entries),
-        sum(entry.live_bytes for entry in entries),
-        any(entry.open_from is not None for entry in entries),
-    )
+_at_hand = _AtHand()
 
 
 class EntryList(Sequence[Entry]):
-    """Entries in offset order, gaps among them. A value: equal to any sequence of the same entries.
+    """Entries in offset order, gaps among them. A value: equal to a tuple or a list of the same entries.
 
     Whatever makes one raises DiskFull where the disk for temporary files has no room, and whatever reads one TransientError where that
     disk does not answer.
     """
 
-    __slots__ = ("_blocks", "_ends")
+    __slots__ = ("_blocks", "_ends", "_runs")
 
     def __init__(self, blocks: Iterable[_Block] = ()) -> None:
         self._blocks = tuple(blocks)
         self._ends = tuple(accumulate(block.length for block in self._blocks))
+        self._runs: EntryList | None = None  # what `runs` has found: it is asked for again and again
 
     @classmethod
     def of(cls, entries: Iterable[Entry]) -> Self:
@@ -77,13 +89,13 @@ class EntryList(Sequence[Entry]):
         if isinstance(entries, cls):
             return entries
         rest = iter(entries)
-        return cls(map(_block, iter(lambda: tuple(islice(rest, BLOCK_ENTRIES)), ())))
+        return cls(map(_Block, iter(lambda: tuple(islice(rest, BLOCK_ENTRIES)), ())))
 
     @classmethod
     def of_reversed(cls, entries: Iterable[Entry]) -> Self:
         """`entries`, which come from the last one to the first."""
         rest = iter(entries)
-        blocks = [_block(block[::-1]) for block in iter(lambda: tuple(islice(rest, BLOCK_ENTRIES)), ())]
+        blocks = [_Block(block[::-1]) for block in iter(lambda: tuple(islice(rest, BLOCK_ENTRIES)), ())]
         return cls(reversed(blocks))
 
     def __len__(self) -> int:
@@ -121,7 +133,7 @@ class EntryList(Sequence[Entry]):
             begin = end - block.length
             low, high = max(places.start - begin, 0), min(places.stop - begin, block.length)
             if low < high:
-                blocks.append(block if high - low == block.length else _block(block.entries()[low:high]))
+                blocks.append(block if high - low == block.length else _Block(block.entries()[low:high]))
         return EntryList(blocks)
 
     def __add__(self, other: Iterable[Entry]) -> "EntryList":
@@ -129,14 +141,13 @@ class EntryList(Sequence[Entry]):
         return EntryList((*self._blocks, *EntryList.of(other)._blocks))
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Sequence):
+        if not isinstance(other, EntryList | tuple | list):
             return NotImplemented
         if isinstance(other, EntryList) and self._blocks == other._blocks:
             return True
         return len(self) == len(other) and all(ours == theirs for ours, theirs in zip(self, other, strict=True))
 
-    def __hash__(self) -> int:
-        return hash((len(self), self.records, self.live_bytes))
+    __hash__ = None  # type: ignore[assignment]  # a tuple's would be that of all entries
 
     def __repr__(self) -> str:
         return f"EntryList({list(self[:3])!r}{f' and {len(self) - 3} more' if len(self) > 3 else ''})"
@@ -157,10 +168,15 @@ class EntryList(Sequence[Entry]):
     @property
     def runs(self) -> "EntryList":
         """Those that are no gaps."""
+        if self._runs is None:
+            self._runs = self._without_gaps()
+        return self._runs
+
+    def _without_gaps(self) -> "EntryList":
         if not any(block.gaps for block in self._blocks):
             return self
         kept = (block if not block.gaps else tuple(entry for entry in block.entries() if not entry.gap) for block in self._blocks)
-        return EntryList(each if isinstance(each, _Block) else _block(each) for each in kept if each)
+        return EntryList(each if isinstance(each, _Block) else _Block(each) for each in kept if each)
 
     @property
     def gaps(self) -> Iterator[Entry]:
@@ -169,9 +185,6 @@ class EntryList(Sequence[Entry]):
             if block.gaps:
                 yield from (entry for entry in block.entries() if entry.gap)
 
-    def at_base(self, base_offset: int) -> Entry | None:
-        """The one that begins there."""
-        number = bisect_right(self._blocks, base_offset, key=lambda block: block.first) - 1
-        if number < 0:
-            return None
-        return next((entry for entry in self._blocks[number].entries() if entry.base_offset == base_offset), None)
+    def base_offsets(self) -> Sequence[int]:
+        """Of each, 8 bytes."""
+        return array("q", (entry.base_offset for entry in self))

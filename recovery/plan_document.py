@@ -21,6 +21,7 @@ from recovery.recovery_plan import PartitionPlan, RecoveryPlan, check_plan
 
 LINE_BYTES_MAX = 1 << 20  # an entry takes a thousandth
 WHOLE_BYTES_MAX = 1 << 30  # of a document that is read as a whole: some two million entries, and 10 GiB of memory
+ENTRIES_MAX = 100_000_000  # of a partition: where the disk for temporary files must have 12 GB
 _NO_ENTRIES = re.compile(rb'^     "entries": \[\](,?)$', re.MULTILINE)  # so deep in the document is nothing else of that name
 _BEGIN = b'     "entries": [\n'
 _END = re.compile(rb"     \](,?)\n")
@@ -147,17 +148,22 @@ def _read_list(file: BinaryIO, where: str) -> _ListRead:
     def entries() -> Iterator[Entry]:
         nonlocal comma
         before = b"["
+        number = 0
         while (end := _END.fullmatch(line := file.readline(LINE_BYTES_MAX))) is None:
-            try:
-                body = msgspec.json.decode(line.rstrip().removesuffix(b","))
-            except msgspec.DecodeError as error:
-                if before == b"[":
-                    raise _OtherwiseIndentedError from error
-                raise
+            if not line.startswith(b"{") or not line.endswith((b"},\n", b"}\n")):
+                raise _OtherwiseIndentedError
+            if not before or number >= ENTRIES_MAX:
+                raise ValueError(f"no comma after entry {number}" if not before else f"more than {ENTRIES_MAX} entries")
+            body = msgspec.json.decode(line.removesuffix(b"\n").removesuffix(b","))
             digest.update(before + msgspec.json.encode(body, order="sorted"))
-            before = b","
+            before = b"," if line.endswith(b",\n") else b""
             yield msgspec.convert(body, Entry)
-        digest.update(b"]" if before == b"," else b"[]")
+            number += 1
+        if before == b"[":
+            raise _OtherwiseIndentedError
+        if before:
+            raise ValueError(f"an entry is missing after {number}")
+        digest.update(b"]")
         comma = end[1]
 
     try:

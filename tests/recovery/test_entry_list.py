@@ -1,7 +1,9 @@
 """Packed entries are as good as a tuple of them."""
 
+import gc
 import subprocess
 import sys
+import weakref
 from itertools import pairwise
 from typing import Any
 
@@ -10,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manifests.entry import Entry
+from recovery import entry_list
 from recovery.entry_list import BLOCK_ENTRIES, EntryList
 from recovery.recovery_plan import PartitionPlan
+from recovery.spill_file import SpilledPiece
 from tests.recovery.plans import a_gap, an_entry
 
 
@@ -34,7 +38,6 @@ def test_a_list_says_what_a_tuple_says(count: int, gaps: frozenset[int], first: 
     assert (len(packed), tuple(packed), tuple(reversed(packed)), bool(packed)) == (count, expected, expected[::-1], bool(expected))
     assert packed == expected
     assert packed == EntryList.of_reversed(reversed(expected))
-    assert hash(packed) == hash(EntryList.of(expected))
     assert tuple(packed[first:end]) == expected[first:end]
     assert tuple(packed[first:end] + packed[:end]) == expected[first:end] + expected[:end]
     assert tuple(packed[::-3]) == expected[::-3]
@@ -49,11 +52,12 @@ def test_it_knows_whether_a_transaction_is_open_after_one_of_them(count: int, op
     assert EntryList.of(expected).is_open is any(each.open_from is not None for each in expected)
 
 
-def test_one_is_found_by_where_it_begins_and_by_its_place() -> None:
+def test_one_is_found_by_its_place_and_all_say_where_they_begin() -> None:
     packed = EntryList.of(entries(300, gaps=frozenset({130})))
     for at in (0, 1, 127, 128, 130, 299):
-        assert packed.at_base(at * 10) == packed[at] == packed[at - 300]
-    assert (packed.at_base(5), packed.at_base(-1), packed.at_base(3000)) == (None, None, None)
+        assert packed[at] == packed[at - 300]
+        assert packed[at].base_offset == at * 10
+    assert list(packed.base_offsets()) == [at * 10 for at in range(300)]
     for place in (300, -301):
         with pytest.raises(IndexError, match="of 300"):
             packed[place]
@@ -68,6 +72,7 @@ def test_lists_differ_where_one_entry_does() -> None:
         assert other[at].records == 1
     assert packed != packed[1:]
     assert packed != 7
+    assert EntryList() != ""
 
 
 def test_a_part_shares_what_it_has_as_a_whole() -> None:
@@ -85,6 +90,29 @@ def test_a_partition_packs_whatever_it_is_given() -> None:
     assert type(partition.entries) is EntryList
     assert partition.entries == given_entries
     assert [first for first, _ in pairwise(partition.files)] == list(given_entries[:2])
+
+
+def test_what_was_read_last_is_given_up_with_the_list() -> None:
+    packed = EntryList.of(entries(5 * BLOCK_ENTRIES))
+    assert len(list(packed)) == 5 * BLOCK_ENTRIES
+    piece = packed._blocks[0]._packed
+    assert isinstance(piece, SpilledPiece)
+    file = weakref.ref(piece.file)
+    del packed, piece
+    gc.collect()
+    assert file() is None or file() is _newest_file()
+
+
+def _newest_file() -> object:
+    newest = entry_list._spill._newest
+    return newest() if newest is not None else None
+
+
+def test_few_blocks_are_unpacked_at_a_time() -> None:
+    lists = [EntryList.of(entries(3 * BLOCK_ENTRIES)) for _ in range(10)]
+    for each in (*lists, *lists):
+        assert len(list(each)) == 3 * BLOCK_ENTRIES
+    assert sum(block._at_hand is not None for each in lists for block in each._blocks) <= entry_list._BLOCKS_AT_HAND
 
 
 def test_thirty_thousand_take_next_to_nothing() -> None:

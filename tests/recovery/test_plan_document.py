@@ -41,6 +41,38 @@ def test_a_plan_that_is_indented_otherwise_is_the_same_plan(indent: int) -> None
     assert read_plan(BytesIO(raw), "plan") == read_plan(BytesIO(encode_plan(plan)), "plan")
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda raw: raw.replace(b'},\n{"', b'},\n\n{"'),
+        lambda raw: raw.replace(b"\n", b"\r\n"),
+        lambda raw: raw.replace(b'},\n{"', b'},\n {"'),
+    ],
+    ids=["blank-lines", "other-line-ends", "indented-entries"],
+)
+def test_white_space_between_entries_is_none_of_the_plan(change: Any) -> None:
+    raw = encode_plan(a_plan(200))
+    assert change(raw) != raw
+    assert decode_plan(change(raw)) == decode_plan(raw)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda raw: raw.replace(b'},\n{"', b'}\n{"', 1), lambda raw: raw.replace(b"}\n     ]", b"},\n     ]", 1)],
+    ids=["no-comma", "one-too-many"],
+)
+def test_what_is_no_json_is_no_plan(change: Any) -> None:
+    with pytest.raises(CorruptData):
+        decode_plan(change(encode_plan(a_plan(200))))
+
+
+def test_a_document_of_endless_entries_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = encode_plan(a_plan(200))
+    monkeypatch.setattr(plan_document, "ENTRIES_MAX", 199)
+    with pytest.raises(CorruptData, match="more than 199 entries"):
+        decode_plan(raw)
+
+
 def test_each_entry_has_a_line_and_little_is_held_of_the_document() -> None:
     plan = a_plan(1000)
     lines = encode_plan(plan).splitlines()

@@ -1,15 +1,19 @@
 """Pieces in a file without a name."""
 
+import errno
 import gc
 import os
+import tempfile
 import weakref
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
-from headwater_core.errors import DiskFull, TransientError, UsageError
+from headwater_core.errors import DiskFull, TransientError
+from recovery import entry_list
+from recovery.plan_document import decode_plan, encode_plan
 from recovery.spill_file import Spill, SpillFile
+from tests.recovery.plans import a_head, a_topic, an_entry, planned
 
 
 def test_pieces_come_back_from_whichever_file_they_are_in() -> None:
@@ -44,7 +48,7 @@ def test_what_the_disk_does_not_take_or_give_back_is_said(monkeypatch: pytest.Mo
         piece.read()
     full = os.open("/dev/full", os.O_RDWR)
     monkeypatch.setattr(file, "fd", full)
-    with pytest.raises(DiskFull, match="make room"):
+    with pytest.raises(DiskFull, match="TMPDIR"):
         file.append(b"x")
     os.close(full)
 
@@ -55,7 +59,23 @@ def test_a_write_that_the_disk_takes_in_parts_is_whole(monkeypatch: pytest.Monke
     assert SpillFile().append(b"0123456789").read() == b"0123456789"
 
 
-def test_without_a_directory_for_temporary_files_nothing_is_kept_silently(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("recovery.spill_file.TemporaryFile", lambda buffering: (tmp_path / "gone" / "x").open("wb"))
-    with pytest.raises(UsageError, match="TMPDIR"):
-        Spill().append(b"x")
+@pytest.mark.parametrize(("number", "kind"), [(errno.ENOENT, TransientError), (errno.ENOTDIR, TransientError), (errno.ENOSPC, DiskFull)])
+def test_without_a_place_for_temporary_files_nothing_else_is_to_blame(
+    monkeypatch: pytest.MonkeyPatch, number: int, kind: type[Exception]
+) -> None:
+    """A usage error of a topic leaves it out of a plan, and one of a document is damage."""
+
+    def refused(buffering: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refused)
+    monkeypatch.setattr(entry_list, "_spill", Spill())
+    heads = a_head(*(an_entry(at, at) for at in range(200)))
+    with pytest.raises(kind, match="TMPDIR"):
+        planned(a_topic(heads))
+    monkeypatch.undo()
+    raw = encode_plan(planned(a_topic(heads)))
+    monkeypatch.setattr(tempfile, "TemporaryFile", refused)
+    monkeypatch.setattr(entry_list, "_spill", Spill())
+    with pytest.raises(kind, match="TMPDIR"):
+        decode_plan(raw)
