@@ -114,8 +114,8 @@ class DocumentOutput:
         self._data, self._on_one_line = _Data(sys.stdout, errors="backslashreplace"), on_one_line
 
     def write(self, piece: bytes) -> int:
-        text = piece.decode("utf-8")
-        self._data.write("".join(line.strip() for line in text.splitlines()) if self._on_one_line else text)
+        kept = b"".join(line.strip() for line in piece.splitlines()) if self._on_one_line else piece  # of bytes: texts have other line ends
+        self._data.write(kept.decode("utf-8"))
         return len(piece)
 
     def flush(self) -> None:

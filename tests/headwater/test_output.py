@@ -4,8 +4,11 @@ import io
 import json
 from typing import Any
 
+import msgspec
+import pytest
+
 from headwater.columns import Column, as_size
-from headwater.output import PlainProgress, emit
+from headwater.output import DocumentOutput, PlainProgress, emit
 
 COLUMNS = (Column("topic", "topic"), Column("size_bytes", "bytes", as_size, numeric=True))
 ROWS: list[dict[str, Any]] = [
@@ -52,3 +55,17 @@ def test_plain_progress_says_a_line_every_ten_seconds_with_what_is_left() -> Non
         "archiving: 2.0 KiB of 4.0 KiB, 12.0 s left photos:0",
         "archiving: 4.0 KiB of 4.0 KiB, 0.0 s left photos:0",
     ]
+
+
+@pytest.mark.parametrize("on_one_line", [False, True])
+def test_a_document_keeps_every_character(on_one_line: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    """Groups and topics have texts of their own, and JSON has line separators of Unicode in them as they are."""
+    rows = [{"text": f"a{separator}  b "} for separator in "\u0085\u2028\u2029\x0b"]
+    document = msgspec.json.format(msgspec.json.encode(rows), indent=1) + b"\n"
+    output = DocumentOutput(on_one_line=on_one_line)
+    for line in document.splitlines(keepends=True):
+        assert output.write(line) == len(line)
+    output.flush()
+    printed = capsys.readouterr().out
+    assert msgspec.json.decode(printed) == rows
+    assert printed.count("\n") == (1 if on_one_line else document.count(b"\n"))
