@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 STOP_S = 2.0  # what runs at the end may take so long; after that it is abandoned
-_WAITING_PER_THREAD = 4  # so that one slow item does not leave the others without work
+_WAITING_PER_THREAD = 4  # items of `run_each`, those that run among them
 IDLE_S = 5.0  # a thread without work ends after that
 
 
@@ -23,15 +23,31 @@ class ContextThreads(ThreadPoolExecutor):
         return super().submit(copy_context().run, work, *arguments, **named)
 
     def run_each(self, work: Callable[[T], object], items: Iterable[T]) -> None:
-        """`work` of every one of `items`, of which few are taken before their time. Raises the first error, in their order, and takes no
-        more then."""
-        waiting: deque[Future[object]] = deque()
+        """`work` of every one of `items`, of which few are taken before there is a thread for them. After an error no more is begun, and
+        the first one is raised when what runs has ended."""
+        taken = _WAITING_PER_THREAD * self._max_workers
+        room, waiting, errors = threading.Semaphore(taken), set[Future[object]](), list[BaseException]()
+
+        def ended(future: Future[object]) -> None:
+            waiting.discard(future)
+            if not future.cancelled() and (error := future.exception()) is not None:
+                errors.append(error)
+            room.release()
+
         for item in items:
-            waiting.append(self.submit(work, item))
-            if len(waiting) > _WAITING_PER_THREAD * self._max_workers:
-                waiting.popleft().result()
-        for each in waiting:
-            each.result()
+            room.acquire()
+            if errors:
+                room.release()
+                break
+            future = self.submit(work, item)
+            waiting.add(future)
+            future.add_done_callback(ended)
+        while errors and waiting:
+            waiting.pop().cancel()
+        for _ in range(taken):
+            room.acquire()
+        if errors:
+            raise errors[0]
 
 
 class DaemonThreads(Executor):

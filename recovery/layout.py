@@ -163,7 +163,8 @@ def cleaned_end(partition: PartitionPlan) -> int | None:
 
 def first_segment(partition: PartitionPlan) -> int:
     """Base offset of the partition's first segment file."""
-    return partition.files[0].base_offset if partition.files else partition.next_offset
+    files = partition.files
+    return files[0].base_offset if files else partition.next_offset
 
 
 def partitions(plan: RecoveryPlan) -> Iterator[tuple[TopicPlan, PartitionPlan]]:

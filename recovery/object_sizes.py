@@ -1,7 +1,7 @@
 """How large the objects of a partition are by the store, asked for mostly in order of their keys.
 
 Neither the keys nor the listing are held: the keys of a partition's runs are in order of their offsets, so both are read side by side. Keys
-that say no offsets are held, by prefix.
+that say no offsets are held.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,7 +20,8 @@ class ObjectSizes:
         self._listed: Iterator[ObjectInfo] = iter(())
         self._next: ObjectInfo | None = None
         self._is_begun = False
-        self._others: dict[str, Mapping[str, int]] = {}
+        self._streams = keys.stream_prefix(partition)
+        self._others: dict[str, tuple[str, Mapping[str, int]]] = {}  # by kind: the newest prefix, and what lies below it
 
     def of(self, key: str) -> int | None:
         """None: it is not there. Raises what the store raises otherwise."""
@@ -41,8 +42,16 @@ class ObjectSizes:
         return self._next.size_bytes if self._next is not None and self._next.key == key else None
 
     def _held(self, key: str) -> Mapping[str, int]:
+        """Of the objects beside `key`: those of streaming offload lie in a folder for each fence, chunks in one for each queue."""
         chunk = chunk_keys.parse(key)
-        prefix = f"{chunk.place.queue}/" if chunk is not None else key[: key.rindex("/") + 1]
-        if prefix not in self._others:
-            self._others[prefix] = {info.key: info.size_bytes for info in self._store.list(prefix)}
-        return self._others[prefix]
+        if chunk is not None:
+            kind, prefix = chunk_keys.LAYOUT, f"{chunk.place.queue}/"
+        elif key.startswith(self._streams):
+            kind, prefix = "streaming", self._streams
+        else:
+            kind, prefix = "other", key[: key.rindex("/") + 1]
+        held, sizes = self._others.get(kind, ("", {}))
+        if held != prefix:
+            sizes = {info.key: info.size_bytes for info in self._store.list(prefix)}
+            self._others[kind] = prefix, sizes
+        return sizes

@@ -1,6 +1,8 @@
 """Which segments of a partition are in place and verified, and how long their index files are: 24 bytes for each."""
 
 from array import array
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from recovery.entry_list import EntryList
 from recovery.runs import Restored
@@ -30,14 +32,20 @@ class PlacedSegments:
         self._timeindex_bytes[at] = _NONE if restored.timeindex_bytes is None else restored.timeindex_bytes
 
 
-def common_runs(before: EntryList, now: EntryList) -> list[tuple[int, int]]:
-    """The places, before and now, of the runs that are in both, exactly alike."""
-    found: list[tuple[int, int]] = []
+class CommonRun(NamedTuple):
+    """Its places in both lists."""
+
+    before: int
+    now: int
+    base_offset: int
+
+
+def common_runs(before: EntryList, now: EntryList) -> Iterator[CommonRun]:
+    """The runs that are in both, exactly alike, in offset order."""
     old = iter(enumerate(before))
     at, entry = next(old, (0, None))
     for place, wanted in enumerate(now):
         while entry is not None and entry.base_offset < wanted.base_offset:
             at, entry = next(old, (0, None))
         if entry == wanted:
-            found.append((at, place))
-    return found
+            yield CommonRun(at, place, wanted.base_offset)

@@ -2,7 +2,9 @@
 
 import os
 import threading
-from collections.abc import Callable, Collection, Iterator
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path, PurePath
@@ -102,19 +104,14 @@ class Placement:
         for (topic, now), (_, before) in zip(partitions(plan), partitions(self._plan), strict=True):
             if now == before:
                 continue
-            place, runs = (topic.topic, now.partition), now.files
-            placed, held = PlacedSegments(runs), self._placed[place]
-            kept: set[str] = set()
-            for old, new in common_runs(before.files, runs):
-                kept.add(segment_name(runs[new].base_offset))
-                if old in held:
-                    placed.add(new, held[old])
+            place, placed, kept = (topic.topic, now.partition), PlacedSegments(now.files), array("q")
+            held = self._placed[place]
+            for run in common_runs(before.files, now.files):
+                kept.append(run.base_offset)
+                if run.before in held:
+                    placed.add(run.now, held[run.before])
             self._placed[place] = placed
-            directory = self._into / partition_directory(topic, now)
-            with disk_errors(directory):
-                for path in list(directory.iterdir()):
-                    if path.suffix in SEGMENT_SUFFIXES and path.with_suffix(".log").name not in kept:
-                        path.unlink()
+            _remove_segments(self._into / partition_directory(topic, now), kept)
 
     def _restore_all(self) -> None:
         """What is missing or damaged stops nothing else."""
@@ -239,8 +236,19 @@ class Placement:
             if sum(1 for _ in found) == count:
                 return
             names = {path.name for path, _ in files()}
-            foreign = min(name for name in os.listdir(directory) if name not in names)
+            foreign = min((name for name in os.listdir(directory) if name not in names), default="a file that has gone meanwhile")
         raise VerificationFailed(f"{directory / foreign} does not belong there")
+
+
+def _remove_segments(directory: Path, kept: Sequence[int]) -> None:
+    """All but those that begin at these offsets, which are in order."""
+    with disk_errors(directory), os.scandir(directory) as found:
+        for each in found:
+            base, suffix = os.path.splitext(each.name)
+            if suffix in SEGMENT_SUFFIXES:
+                at = bisect_left(kept, int(base)) if base.isdecimal() else len(kept)
+                if at == len(kept) or segment_name(kept[at]) != f"{base}.log":
+                    os.unlink(each.path)
 
 
 def _check_file(path: Path, wanted: bytes | int | None) -> None:

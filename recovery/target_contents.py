@@ -2,6 +2,7 @@
 
 import os
 import re
+from bisect import bisect_left
 from collections.abc import Container, Iterator, Mapping
 from pathlib import Path, PurePath
 
@@ -113,7 +114,7 @@ class _PartitionNames:
     """The names that a partition's directory may hold."""
 
     def __init__(self, partition: PartitionPlan) -> None:
-        self._files = partition.files
+        self._bases = partition.files.base_offsets()
         self._written = {*(each.base_offset for each in partition.written), partition.log_end}
 
     def __contains__(self, name: object) -> bool:
@@ -122,4 +123,5 @@ class _PartitionNames:
         if (segment := _SEGMENT_FILE.fullmatch(str(name))) is None:
             return False
         base_offset = int(segment[1])
-        return base_offset in self._written or self._files.at_base(base_offset) is not None
+        at = bisect_left(self._bases, base_offset)
+        return base_offset in self._written or (at < len(self._bases) and self._bases[at] == base_offset)

@@ -1,5 +1,6 @@
 """Work in threads has the context of its submitter."""
 
+import threading
 from collections.abc import Iterator
 from concurrent.futures import Executor
 from contextvars import ContextVar, copy_context
@@ -51,3 +52,19 @@ def test_few_items_are_taken_before_their_time_and_none_after_an_error() -> None
         with pytest.raises(ValueError, match="500th"):
             threads.run_each(work, items())
     assert 500 < len(taken) < 530
+
+
+def test_one_slow_item_keeps_no_other_from_its_thread() -> None:
+    others_done = threading.Event()
+    done: list[int] = []
+
+    def work(number: int) -> None:
+        if number == 0:
+            assert others_done.wait(30)
+        done.append(number)
+        if len(done) == 99:
+            others_done.set()
+
+    with ContextThreads(2) as threads:
+        threads.run_each(work, range(100))
+    assert done[-1] == 0

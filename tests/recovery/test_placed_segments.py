@@ -20,6 +20,7 @@ def test_what_was_said_of_a_segment_is_what_is_known_of_it() -> None:
 def test_runs_are_common_that_are_alike_in_both() -> None:
     before = [an_entry(at * 10, at * 10 + 9) for at in range(300)]
     now = [*before[5:100], replace(before[100], live_bytes=50), an_entry(1010, 1029), *before[103:200], an_entry(5000, 5009)]
-    found = common_runs(EntryList.of(before), EntryList.of(now))
-    assert found == [*((at, at - 5) for at in range(5, 100)), *((at, at - 6) for at in range(103, 200))]
-    assert common_runs(EntryList(), EntryList.of(now)) == common_runs(EntryList.of(now), EntryList()) == []
+    found = list(common_runs(EntryList.of(before), EntryList.of(now)))
+    assert found == [*((at, at - 5, at * 10) for at in range(5, 100)), *((at, at - 6, at * 10) for at in range(103, 200))]
+    assert not list(common_runs(EntryList(), EntryList.of(now)))
+    assert not list(common_runs(EntryList.of(now), EntryList()))
