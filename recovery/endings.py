@@ -40,17 +40,19 @@ def with_endings(plan: RecoveryPlan, store: ObjectStore) -> Ended:
     topics = {topic.topic: topic for topic in plan.topics}
     notes = EndingNotes()
     with ContextThreads(_READERS, "recover-endings") as pool:
-        states = States()
-        for each in pool.map(lambda partition: read_states(store, partition, notes), _partitions(topics, TRANSACTIONS)):
+        states, own_ends = States(), LogEnds(store, plan, {}, notes)
+        stated = list(pool.map(lambda each: own_ends.of(topics[TRANSACTIONS], each), _partitions(topics, TRANSACTIONS)))
+        for each in pool.map(lambda partition: read_states(store, partition, notes), stated):  # no further than the log comes back
             states.current |= each.current
             states.unknown |= each.unknown
         ends = LogEnds(store, plan, states.unfinished(), notes)
         shared = list(pool.map(lambda each: ends.of(topics[SHARE_GROUPS], each), _partitions(topics, SHARE_GROUPS)))
         shares = list(pool.map(lambda each: read_shares(store, each, notes), shared))
         plan = replace(plan, topics=with_leader_epochs(plan.topics, shares))
-        places = [(topic, partition) for topic in plan.topics if topic.topic != SHARE_GROUPS for partition in topic.partitions]
+        decided = {TRANSACTIONS: stated, SHARE_GROUPS: shared}
+        places = [(topic, partition) for topic in plan.topics if topic.topic not in decided for partition in topic.partitions]
         ended = dict(zip(((t.topic, p.partition) for t, p in places), pool.map(lambda place: ends.of(*place), places), strict=True))
-        ended |= {(SHARE_GROUPS, each.partition): each for each in shared}
+        ended |= {(name, each.partition): each for name, partitions in decided.items() for each in partitions}
         log_ends = {place: partition.log_end for place, partition in ended.items()}
         mine = [partition for place, partition in ended.items() if place[0] == OFFSETS]
         found = list(pool.map(lambda partition: read_commits(store, partition, notes), mine))

@@ -11,7 +11,9 @@ from headwater_core.segments.markers import ABORT, read_marker
 from tests.fixtures import unpack
 from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.recovery.archived import archive, archive_in_memory, batches
-from tests.recovery.written_archive import Archive, batches_in, commit, data, marker, plain
+from tests.recovery.written_archive import Archive, batches_in, commit, data, marker, plain, state
+
+ONGOING, COMPLETE_COMMIT = 1, 4
 
 
 def test_what_is_skipped_decides_again_where_logs_end(tmp_path: Path) -> None:
@@ -26,6 +28,21 @@ def test_what_is_skipped_decides_again_where_logs_end(tmp_path: Path) -> None:
     [(header, raw)] = [each for each in batches_in(tmp_path / "log" / "orders-0") if each[0].base_offset >= 2]
     assert (header.base_offset, header.leader_epoch, read_marker(raw).type) == (2, 0, ABORT)
     assert (tmp_path / "log" / checkpoints.HIGH_WATERMARKS).read_text().splitlines()[3] == "orders 0 4"
+
+
+def test_the_coordinator_knows_what_its_own_log_says_up_to_its_end() -> None:
+    """The run that is cut says more: that one transaction was ended, and that another one had begun."""
+    archive = Archive()
+    archive.topic("orders", [data(0, 7), data(1, 8)])
+    began, ended = (state(at, "seven", 7, status, ("orders", 0)) for at, status in enumerate((ONGOING, COMPLETE_COMMIT)))
+    archive.topic("__transaction_state", [began, ended, state(2, "eight", 8, ONGOING, ("orders", 0))])
+    plan = archive.plan(to_offsets={"__transaction_state:0": 1})
+    [written] = plan.topics[1].partitions[0].written
+    assert [abort.producer_id for abort in written.aborts] == [8]
+    assert plan.cut is not None
+    assert [(each.transactional_id, each.status) for each in plan.cut.unfinished] == [("seven", "ongoing")]
+    [written] = archive.plan().topics[1].partitions[0].written
+    assert [abort.producer_id for abort in written.aborts] == [7]
 
 
 def test_a_real_log_s_coordinator_and_groups(tmp_path: Path) -> None:
