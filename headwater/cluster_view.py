@@ -20,7 +20,7 @@ from headwater_core.segments.metadata.secret_settings import is_secret_setting
 from manifests.cluster_list import ListedSnapshot
 from manifests.cluster_survey import survey_snapshots
 from manifests.repository import ManifestRepository
-from recovery.archived_groups import CommittedOffset
+from recovery.archived_groups import CommittedOffset, SharePlace
 from recovery.topic_roles import role_of
 
 Row = dict[str, Any]
@@ -204,13 +204,27 @@ def differences(before: ClusterMetadata, after: ClusterMetadata) -> Iterator[Row
 
 def group_differences(before: Iterable[CommittedOffset], after: Iterable[CommittedOffset]) -> Iterator[Row]:
     """What differs between what groups had committed at two times."""
-    was, now = ({(each.group, each.topic, each.partition): each for each in some} for some in (before, after))
+    was, now = (
+        {(each.group, each.topic, each.partition): {"offset": each.offset, "lag": each.lag} for each in some} for some in (before, after)
+    )
+    yield from _place_differences("groups", was, now)
+
+
+def share_differences(before: Iterable[SharePlace], after: Iterable[SharePlace]) -> Iterator[Row]:
+    """What differs between where share groups were at two times."""
+    was, now = (
+        {(each.group, each.topic, each.partition): {"start": each.start, "lag": each.lag} for each in some} for some in (before, after)
+    )
+    yield from _place_differences("share-groups", was, now)
+
+
+def _place_differences(section: str, was: Mapping[tuple[str, str, int], Row], now: Mapping[tuple[str, str, int], Row]) -> Iterator[Row]:
+    """By group, topic and partition."""
     for key in sorted(was.keys() | now.keys()):
-        name = key[0], f"{key[1]}:{key[2]}"
-        had, has = (None if each is None else {"offset": each.offset, "lag": each.lag} for each in (was.get(key), now.get(key)))
+        had, has = was.get(key), now.get(key)
         if had != has:
             change = "added" if had is None else "removed" if has is None else "changed"
-            yield _difference("groups", name, change, had, has)
+            yield _difference(section, (key[0], f"{key[1]}:{key[2]}"), change, had, has)
 
 
 def _difference(section: str, name: tuple[str, ...], change: str, before: Row | None, after: Row | None) -> Row:

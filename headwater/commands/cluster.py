@@ -156,8 +156,8 @@ def diff(config: "Config", before: str, after: str, form: str) -> None:
 
     Each is a time, a number, or `latest`.
 
-    Leaders, replicas in sync and what a restart changes are left out. Of a password it says only that there is another one. Groups are
-    those of the snapshots' times, or of the times that are given, with their lag then.
+    Leaders, replicas in sync and what a restart changes are left out. Of a password it says only that there is another one. Groups
+    and share groups are those of the snapshots' times, or of the times that are given, with their lag then.
 
     \b
     Example:
@@ -170,14 +170,16 @@ def diff(config: "Config", before: str, after: str, form: str) -> None:
       4  a snapshot is damaged
       6  there is no such snapshot
     """
-    from headwater.cluster_view import differences, group_differences
+    from headwater.cluster_view import differences, group_differences, share_differences
     from headwater.wiring import open_bucket
 
     bucket = open_bucket(config)
     (taken, was), (taken_after, now) = _load(bucket, before), _load(bucket, after)
     had, has = _groups(bucket, taken, before), _groups(bucket, taken_after, after)
-    emit(form, DIFFERENCES, (*differences(was, now), *group_differences(had.offsets, has.offsets)))
-    unread = sorted({*had.unread, *has.unread})
+    shared, shares = _shares(bucket, taken, before, was), _shares(bucket, taken_after, after, now)
+    groups = (*group_differences(had.offsets, has.offsets), *share_differences(shared.places, shares.places))
+    emit(form, DIFFERENCES, (*differences(was, now), *groups))
+    unread = sorted({*had.unread, *has.unread, *shared.unread, *shares.unread})
     for each in unread:
         say(f"not compared: {each}")
     if unread:

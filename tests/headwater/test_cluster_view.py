@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from headwater.cluster_view import HIDDEN, differences, group_differences
+from headwater.cluster_view import HIDDEN, differences, group_differences, share_differences
 from headwater_core.segments.metadata.metadata_log import MetadataLog
 from headwater_core.segments.metadata.metadata_records import ConfigRecord, FeatureLevel, Topic
 from headwater_core.segments.metadata.record_schemas import ACL, REGISTER_BROKER, REMOVE_ACL, SCRAM, make_record
-from recovery.archived_groups import CommittedOffset
+from recovery.archived_groups import CommittedOffset, SharePlace
 from tests.fixtures import expected_cluster
 from tests.headwater.conftest import Stage
 from tests.headwater.test_agent import running
@@ -217,4 +217,13 @@ def test_what_groups_committed_meanwhile_differs_with_their_lag() -> None:
         ("groups", "comes soup:0", "added", None, {"offset": 3, "lag": 7}),
         ("groups", "goes soup:0", "removed", {"offset": 3, "lag": 7}, None),
         ("groups", "moves soup:0", "changed", {"offset": 3, "lag": 7}, {"offset": 9, "lag": 3}),
+    ]
+
+
+def test_where_share_groups_are_differs_as_well() -> None:
+    stays, moves, goes = (SharePlace(name, "soup", 0, 3, 10, 7) for name in ("stays", "moves", "goes"))
+    found = list(share_differences([stays, moves, goes], [stays, moves._replace(start=9, lag=1)]))
+    assert [(each["section"], each["name"], each["change"], each["before"], each["after"]) for each in found] == [
+        ("share-groups", "goes soup:0", "removed", {"start": 3, "lag": 7}, None),
+        ("share-groups", "moves soup:0", "changed", {"start": 3, "lag": 7}, {"start": 9, "lag": 1}),
     ]
