@@ -76,6 +76,7 @@ def apply(
     create: CreateTopics | None = None,
     moved: bool = False,
     host: str | None = None,
+    new_id: Callable[[], str] = new_kafka_id,
 ) -> RecoveryReport:
     """Make `into` a log directory with everything in `plan`, on which a broker can be started.
 
@@ -90,6 +91,7 @@ def apply(
     create        of a recovery into a running cluster: creates its topics there
     moved         what was begun here was begun elsewhere, and is moved, or copied: it is continued here, and nowhere else from then on
     host          the name of this machine; None: as it calls itself
+    new_id        makes up the id of the directory, once; whatever continues there has the same one
 
     Raises UsageError when the plan has problems, was applied elsewhere, or the directory holds something; ForeignOwner when
     it holds another recovery; DiskFull and TransientError when the same call may succeed later; VerificationFailed when
@@ -102,16 +104,16 @@ def apply(
         resumed = mark is not None
         if mark is None:
             more = {"skip_damaged": skip_damaged, "recorded": recorded, "unchanged": unchanged}
-            mark = _begin(plan, into, store, clock, control, create, host, **more)
+            mark = _begin(plan, into, store, clock, control, create, host, new_id, **more)
         check_same(into, mark, plan, exact=unchanged)
         milestones.reached("recover.marked")
         again = is_finished(into, mark)
         if unchanged or not again:
             check_contents(into, mark, finished=again)
         if not again and recorded and resumed:
-            new_id, was = new_kafka_id() if moved else None, mark.directory_id
-            directory_id = record_target(store, mark.plan, into, was, host=host, started_ms=mark.started_ms, moved_as=new_id)
-            mark = _renamed(into, mark, directory_id)
+            moved_as, was = new_id() if moved else None, mark.directory_id
+            record = record_target(store, mark.plan, into, was, host=host, started_ms=mark.started_ms, moved_as=moved_as)
+            mark = _renamed(into, mark, record.directory_id)
         recovery_id = mark.plan.recovery_id
         _announce(control, RecoveryStarted(recovery_id=recovery_id, at_ms=mark.started_ms, summary=_summary(mark.plan, into)))
         if not again:
@@ -134,6 +136,7 @@ def _begin(
     control: ControlLog | None,
     create: CreateTopics | None,
     host: str,
+    new_id: Callable[[], str],
     *,
     skip_damaged: bool,
     recorded: bool,
@@ -158,9 +161,10 @@ def _begin(
             raise UsageError("a recovery into a running cluster needs its brokers: --bootstrap-servers, or log.bootstrap_servers")
         plan = check_plan(create(plan))
         milestones.reached("recover.created")
-    directory_id, started_ms = new_kafka_id(), clock.now_ms()
+    directory_id, started_ms = new_id(), clock.now_ms()
     if recorded:
-        directory_id = record_target(store, plan, into, directory_id, host=host, started_ms=started_ms)
+        record = record_target(store, plan, into, directory_id, host=host, started_ms=started_ms)
+        directory_id, started_ms = record.directory_id, record.started_ms
     milestones.reached("recover.recorded")
     if plan.cluster is not None and snapshot is not None:
         write_copy(plan.cluster, into, snapshot)

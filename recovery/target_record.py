@@ -51,9 +51,9 @@ class TargetRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 def record_target(
     store: ObjectStore, plan: RecoveryPlan, into: Path, directory_id: str, *, host: str, started_ms: int, moved_as: str | None = None
-) -> str:
-    """Say in the bucket that `plan` is applied to `into`; return the directory id that it is applied under, which is an earlier
-    one's when this host began there before and lost the mark.
+) -> TargetRecord:
+    """Say in the bucket that `plan` is applied to `into`; return what it says, which is an earlier run's directory id and time when this
+    host began there before and lost the mark, or ended before it wrote one.
 
     moved_as  what has `directory_id` was moved here, or copied, and gets this id: all other copies have the former one and are refused from
               then on. None: it was not moved
@@ -74,7 +74,7 @@ def record_target(
     key = keys.recovery(plan.recovery_id)
     try:
         store.create(key, seal(mine))
-        return directory_id
+        return mine
     except (AlreadyExists, UnknownOutcome) as error:
         held, tag = _held(store, key, error)
     except Unauthorised as error:
@@ -83,7 +83,7 @@ def record_target(
             "bucket that can only be read, run with --unrecorded and make sure of it yourself"
         ) from error
     if (held.host, held.directory) == (mine.host, mine.directory):
-        return held.directory_id
+        return held
     if held.directory_id == directory_id and moved_as is not None:
         return _move(store, held, tag, replace(held, host=mine.host, directory=mine.directory, directory_id=moved_as))
     if held.directory_id == directory_id:
@@ -106,7 +106,7 @@ def _held(store: ObjectStore, key: str, cause: Exception) -> tuple[TargetRecord,
     return unseal(raw, TargetRecord, key), tag
 
 
-def _move(store: ObjectStore, held: TargetRecord, tag: str, moved: TargetRecord) -> str:
+def _move(store: ObjectStore, held: TargetRecord, tag: str, moved: TargetRecord) -> TargetRecord:
     """Of several copies that are moved at the same time one gets the record, and its new id keeps the others from it."""
     key = keys.recovery(held.recovery_id)
     if held.verified_ms is not None:
@@ -118,7 +118,7 @@ def _move(store: ObjectStore, held: TargetRecord, tag: str, moved: TargetRecord)
         store.replace(key, seal(moved), expected_tag=tag)
     except (Conflict, UnknownOutcome) as error:
         raise TransientError(f"{key} has changed meanwhile, run the same command again: {error}") from error
-    return moved.directory_id
+    return moved
 
 
 def record_verified(store: ObjectStore, plan: RecoveryPlan, into: Path, directory_id: str, *, host: str, now_ms: int) -> None:

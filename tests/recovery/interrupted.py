@@ -18,16 +18,6 @@ from tests.headwater_core.objectstore.memory import MemoryStore
 ROOT = Path(__file__).parents[2]
 
 
-def files(directory: Path) -> dict[str, bytes]:
-    """All of it, but for what is made up each time or names a time."""
-    made_up = {"meta.properties", "bootstrap.checkpoint"}
-    return {
-        str(path.relative_to(directory)): path.read_bytes()
-        for path in directory.rglob("*")
-        if path.is_file() and path.name not in made_up and not path.name.startswith(".headwater-recovery")
-    }
-
-
 class Failing(MemoryStore):
     """Reads data objects only so many times, then fails with `error`."""
 
@@ -63,7 +53,14 @@ def runs_of(repository: ManifestRepository, topic: str) -> list[tuple[int, Entry
     return [(partition.partition, entry) for partition in planned_topic.partitions for entry in partition.files]
 
 
-def run(archive_in: Path, into: Path, *arguments: str, kill_at: str = "") -> subprocess.CompletedProcess[str]:
+def started(archive_in: Path, into: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+    """A recovery in a process of its own. environment: see tests/kill_at.py"""
     command = [sys.executable, "-m", "tests.recovery.apply_once", str(archive_in), str(into), *arguments]
-    environment = {**os.environ, "KILL_AT": kill_at}
-    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, timeout=60)
+    where = {**os.environ, **environment}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=where)
+
+
+def run(archive_in: Path, into: Path, *arguments: str, kill_at: str = "") -> subprocess.CompletedProcess[str]:
+    with started(archive_in, into, *arguments, KILL_AT=kill_at) as process:
+        out, err = process.communicate(timeout=60)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)

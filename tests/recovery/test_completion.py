@@ -10,23 +10,25 @@ from headwater_core.errors import (
 )
 from headwater_core.objectstore.directory import DirectoryStore
 from manifests.repository import ManifestRepository
+from recovery.plan_document import decode_plan
 from tests.fixtures import unpack
 from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.recovery.archived import batches
-from tests.recovery.interrupted import files, run
+from tests.recovery.interrupted import run
+from tests.recovery.kill_walk import contents
 
 FOREIGN = b"version=1\ncluster.id=AAAAAAAAAAAAAAAAAAAAAA\nnode.id=1\ndirectory.id=AAAAAAAAAAAAAAAAAAAAAQ\n"
 
 
 @pytest.mark.parametrize("step", [step for step in recovery.MILESTONES if step not in ("recover.locked", "recover.recorded")])
 def test_killed_and_formatted_it_is_not_a_success_until_that_is_undone(
-    step: str, kitchen_on_disk: Path, undisturbed: dict[str, bytes], tmp_path: Path
+    step: str, kitchen_bucket: Path, kitchen_plan: Path, undisturbed: dict[str, object], tmp_path: Path
 ) -> None:
-    into, store = tmp_path / "log", DirectoryStore(kitchen_on_disk)
-    assert run(kitchen_on_disk, into, kill_at=step).returncode == -signal.SIGKILL
+    into, store = tmp_path / "log", DirectoryStore(kitchen_bucket)
+    assert run(kitchen_bucket, into, "--plan", str(kitchen_plan), kill_at=step).returncode == -signal.SIGKILL
     (into / "meta.properties").write_bytes(FOREIGN)
     (into / "bootstrap.checkpoint").write_bytes(b"a format tool's")
-    plan = recovery.plan(ManifestRepository(store), None)
+    plan = decode_plan(kitchen_plan.read_bytes())
     with pytest.raises(VerificationFailed, match=r"Remove meta\.properties and bootstrap\.checkpoint"):
         recovery.apply(plan, into, store)
     found = recovery.status(into)
@@ -36,7 +38,7 @@ def test_killed_and_formatted_it_is_not_a_success_until_that_is_undone(
     (into / "meta.properties").unlink()
     (into / "bootstrap.checkpoint").unlink()
     assert not recovery.apply(plan, into, store).again
-    assert files(into) == undisturbed
+    assert contents(into) == undisturbed
     assert list(batches(into)) == list(batches(unpack("kitchen")))
 
 

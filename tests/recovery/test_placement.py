@@ -22,7 +22,8 @@ from tests.fixtures import unpack
 from tests.headwater_core.manual_clock import ManualClock
 from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.recovery.archived import archive, batches, bounds
-from tests.recovery.interrupted import Failing, damaged, files, run, runs_of
+from tests.recovery.interrupted import Failing, damaged, run, runs_of
+from tests.recovery.kill_walk import LATER, applied, contents
 from tests.recovery.plans import a_head, a_topic, an_entry, planned
 
 
@@ -140,14 +141,14 @@ def test_a_manifest_that_disagrees_with_its_object_stops_the_recovery(
 
 @pytest.mark.parametrize("step", ["recover.segments", "recover.checkpoints", "recover.verified", "recover.identity"])
 def test_killed_and_robbed_of_files_it_fetches_them_again(
-    step: str, kitchen_on_disk: Path, undisturbed: dict[str, bytes], tmp_path: Path
+    step: str, kitchen_bucket: Path, kitchen_plan: Path, undisturbed: dict[str, object], tmp_path: Path
 ) -> None:
-    into, store = tmp_path / "log", DirectoryStore(kitchen_on_disk)
-    assert run(kitchen_on_disk, into, kill_at=step).returncode == -signal.SIGKILL
+    into, store = tmp_path / "log", DirectoryStore(kitchen_bucket)
+    assert run(kitchen_bucket, into, "--plan", str(kitchen_plan), kill_at=step).returncode == -signal.SIGKILL
     shutil.rmtree(into / "bills-0")
     next((into / "specials-0").glob("*.log")).write_bytes(b"")
-    recovery.apply(recovery.plan(ManifestRepository(store), None), into, store)
-    assert files(into) == undisturbed
+    applied(decode_plan(kitchen_plan.read_bytes()), into, store, LATER)
+    assert contents(into) == undisturbed
 
 
 def test_a_full_disk_is_said_so_and_the_rest_comes_later(tmp_path: Path) -> None:
@@ -155,7 +156,7 @@ def test_a_full_disk_is_said_so_and_the_rest_comes_later(tmp_path: Path) -> None
     (tmp_path / "archive").mkdir()
     into, store = tmp_path / "log", DirectoryStore(tmp_path / "archive")
     archive(unpack("pantry"), store, ["photos", "menu.prices"])
-    full = run(tmp_path / "archive", into, "500000")
+    full = run(tmp_path / "archive", into, "--file-bytes-max", "500000")
     assert (full.returncode, full.stdout.splitlines()[-1].split()[0]) == (DiskFull.exit_code, "DiskFull")
     assert not list(into.rglob("*.partial"))
     assert recovery.apply(recovery.plan(ManifestRepository(store), None), into, store).resumed

@@ -27,7 +27,8 @@ from tests.headwater_core.control.local_control import LocalControl
 from tests.headwater_core.manual_clock import ManualClock
 from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.recovery.archived import archive, archive_in_memory, batches, bounds
-from tests.recovery.interrupted import Failing, files, run
+from tests.recovery.interrupted import Failing, run
+from tests.recovery.kill_walk import FIRST, LATER, UNDECIDED, applied, contents
 
 
 @pytest.mark.parametrize("name", ["pantry", "pantry-live", "kitchen"])
@@ -179,16 +180,17 @@ def test_what_was_begun_is_finished_even_if_more_has_been_archived_since(tmp_pat
 
 
 @pytest.mark.parametrize("step", [*recovery.MILESTONES, "recover.fetched:7", "recover.placed:7"])
-def test_killed_at_any_step_a_second_run_finishes(step: str, kitchen_on_disk: Path, undisturbed: dict[str, bytes], tmp_path: Path) -> None:
-    into, store = tmp_path / "log", DirectoryStore(kitchen_on_disk)
-    killed = run(kitchen_on_disk, into, kill_at=step)
+def test_killed_at_any_step_a_second_run_finishes(
+    step: str, kitchen_bucket: Path, kitchen_plan: Path, undisturbed: dict[str, object], tmp_path: Path
+) -> None:
+    """The same bytes come out, of what says who it is, too: the second run has other ids and another clock, and does not use them."""
+    into, store = tmp_path / "log", DirectoryStore(kitchen_bucket)
+    killed = run(kitchen_bucket, into, "--plan", str(kitchen_plan), kill_at=step)
     assert killed.returncode == -signal.SIGKILL, f"{step} was not reached: {killed.stderr[-1000:]}"
-    repository = ManifestRepository(store)
-    report = recovery.apply(recovery.plan(repository, None), into, store)
+    report = applied(decode_plan(kitchen_plan.read_bytes()), into, store, FIRST if step in UNDECIDED else LATER)
     assert report.again == (step == "recover.finished")
     assert list(batches(into)) == list(batches(unpack("kitchen")))
-    assert not list(into.rglob("*.partial"))
-    assert files(into) == undisturbed
+    assert contents(into) == undisturbed
 
 
 @pytest.mark.parametrize(

@@ -19,13 +19,14 @@ KEY = keys.recovery(PLAN.recovery_id)
 
 def recorded(into: str = "log", directory_id: str = "d1") -> MemoryStore:
     store = MemoryStore(ManualClock())
-    assert record_target(store, PLAN, Path(into), directory_id, host="here", started_ms=5) == directory_id
+    assert record_target(store, PLAN, Path(into), directory_id, host="here", started_ms=5).directory_id == directory_id
     return store
 
 
 def test_a_plan_has_one_directory_and_keeps_its_id() -> None:
     store = recorded()
-    assert record_target(store, PLAN, Path("log"), "d2", host="here", started_ms=6) == "d1"
+    held = record_target(store, PLAN, Path("log"), "d2", host="here", started_ms=6)
+    assert (held.directory_id, held.started_ms) == ("d1", 5)
     for into, host in (("log", "there"), ("elsewhere", "here")):
         with pytest.raises(UsageError, match="was applied to"):
             record_target(store, PLAN, Path(into), "d2", host=host, started_ms=6)
@@ -36,12 +37,14 @@ def test_a_copy_is_refused_until_it_is_said_to_be_moved_and_then_all_others_are(
     for into, host in (("log", "there"), ("elsewhere", "here")):
         with pytest.raises(UsageError, match="add --moved"):
             record_target(store, PLAN, Path(into), "d1", host=host, started_ms=6)
-    assert record_target(store, PLAN, Path("log"), "d1", host="there", started_ms=6, moved_as="d2") == "d2"
+    assert record_target(store, PLAN, Path("log"), "d1", host="there", started_ms=6, moved_as="d2").directory_id == "d2"
     for into, host in (("log", "here"), ("elsewhere", "there")):
         with pytest.raises(UsageError, match=r"was applied to .* on there"):
             record_target(store, PLAN, Path(into), "d1", host=host, started_ms=7, moved_as="d3")
-    assert record_target(store, PLAN, Path("log"), "d1", host="there", started_ms=8) == "d2"  # its mark had not been written yet
-    assert record_target(store, PLAN, Path("log"), "d2", host="there", started_ms=8, moved_as="d4") == "d2"
+    assert (
+        record_target(store, PLAN, Path("log"), "d1", host="there", started_ms=8).directory_id == "d2"
+    )  # its mark had not been written yet
+    assert record_target(store, PLAN, Path("log"), "d2", host="there", started_ms=8, moved_as="d4").directory_id == "d2"
 
 
 class Overtaken(MemoryStore):
@@ -62,7 +65,7 @@ def test_of_two_copies_that_are_moved_at_the_same_time_one_gets_it() -> None:
     store = recorded()
 
     def move(host: str, into: MemoryStore) -> str:
-        return record_target(into, PLAN, Path("log"), "d1", host=host, started_ms=6, moved_as=f"of {host}")
+        return record_target(into, PLAN, Path("log"), "d1", host=host, started_ms=6, moved_as=f"of {host}").directory_id
 
     with pytest.raises(TransientError, match="run the same command again"):
         move("second", Overtaken(store, lambda: move("first", store)))
@@ -77,7 +80,7 @@ def test_what_is_verified_somewhere_is_not_moved_and_what_was_moved_is_not_verif
         record_verified(into, PLAN, Path("log"), directory_id, host=host, now_ms=9)
 
     def move(host: str, into: MemoryStore = store) -> str:
-        return record_target(into, PLAN, Path("log"), "d1", host=host, started_ms=6, moved_as="d2")
+        return record_target(into, PLAN, Path("log"), "d1", host=host, started_ms=6, moved_as="d2").directory_id
 
     with pytest.raises(TransientError, match="changed meanwhile"):
         verify("here", "d1", Overtaken(store, lambda: move("there")))
