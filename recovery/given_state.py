@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple, Protocol
 
 from msgspec.structs import replace
 
+from headwater_core import milestones
 from headwater_core.clock import Clock
 from headwater_core.errors import ForeignOwner, HeadwaterError, NotFound, TransientError, UsageError, VerificationFailed
 from headwater_core.segments.metadata.cluster_metadata import ClusterMetadata
@@ -18,7 +19,10 @@ from headwater_core.segments.metadata.record_schemas import ACL, QUOTA
 from recovery.cluster_state import copied_state
 from recovery.held_settings import ClusterAdmin, unlike_topics
 from recovery.recovery_plan import GroupCommit, Place, RecoveryPlan
-from recovery.target import Mark, locked, read_mark, write_mark
+from recovery.target import Mark, locked_mark, write_mark
+
+MILESTONES = ("finish.given", "finish.handed_over")
+"""Those of handing over: `given` after ACLs, quotas, the settings of each resource, and the offsets of each group."""
 
 State = Literal["given", "there", "stays", "failed"]
 """given: just now; there: it had the same already; stays: it has another one, which stays; failed: it could not be given"""
@@ -169,12 +173,11 @@ def hand_over(into: Path, cluster: StateAdmin, clock: Clock, *, checked: bool = 
     VerificationFailed when not one topic is as it was recovered, TransientError when a partition does not answer, and
     what `cluster` raises when it does not answer at all.
     """
-    mark = read_mark(into)
-    if mark is None or mark.plan.running is None:
-        raise NotFound(f"no recovery into a running cluster was started in {into}")
-    if mark.handed_over_ms is not None:
-        return None
-    with locked(into):
+    with locked_mark(into) as mark:
+        if mark is None or mark.plan.running is None:
+            raise NotFound(f"no recovery into a running cluster was started in {into}")
+        if mark.handed_over_ms is not None:
+            return None
         if mark.finished_ms is None:
             raise UsageError(f"the recovery in {into} is not finished: run `headwater recover apply` again")
         if (found := cluster.cluster_id()) != mark.plan.cluster_id:
@@ -190,6 +193,7 @@ def hand_over(into: Path, cluster: StateAdmin, clock: Clock, *, checked: bool = 
         handed += _commits(mark, cluster, unlike)
         if not any(each.state == "failed" for each in handed):
             write_mark(into, with_fields(mark, handed_over_ms=clock.now_ms()))
+            milestones.reached("finish.handed_over")
         return handed
 
 
@@ -201,6 +205,7 @@ def _acls(state: ClusterMetadata, cluster: StateAdmin) -> Iterator[Handed]:
         held = cluster.acls()
         wanted = acls_to_create(archived, held)
         done = dict(zip(wanted, cluster.create_acls(wanted), strict=True)) if wanted else {}
+        milestones.reached("finish.given")
     except TransientError:
         raise
     except HeadwaterError as error:  # no authorizer, or no right to ask it
@@ -218,6 +223,7 @@ def _quotas(state: ClusterMetadata, cluster: StateAdmin) -> Iterator[Handed]:
         held = cluster.quotas()
         wanted = quotas_to_set(archived, held)
         done = dict(zip(wanted, cluster.set_quotas(list(wanted.items())), strict=True)) if wanted else {}
+        milestones.reached("finish.given")
     except TransientError:
         raise
     except HeadwaterError as error:
@@ -236,6 +242,7 @@ def _settings(state: ClusterMetadata, cluster: StateAdmin) -> Iterator[Handed]:
             held = cluster.dynamic_settings([resource]).get(resource, {})
             wanted = settings_to_set(archived, held)
             why = cluster.set_dynamic(resource, wanted) if wanted else ""
+            milestones.reached("finish.given")
         except TransientError:
             raise
         except HeadwaterError as error:
@@ -280,6 +287,7 @@ def _offsets(
     for group, mine in sorted(missing.items()):
         try:
             done = give(group, mine)
+            milestones.reached("finish.given")
         except TransientError:
             raise
         except HeadwaterError as error:

@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 
 from msgspec.structs import replace
 
+from headwater_core import milestones
 from headwater_core.clock import Clock
 from headwater_core.errors import ForeignOwner, HeadwaterError, NotFound, TransientError, UsageError, VerificationFailed
 from headwater_core.objectstore.store import ObjectStore
@@ -21,11 +22,14 @@ from recovery.discovery import ArchivedTopic, Found
 from recovery.local_part import is_internal
 from recovery.plan_notes import HELD_BACK
 from recovery.recovery_plan import HeldSetting, Place, RecoveryPlan, TopicPlan
-from recovery.target import Mark, locked, read_mark, write_mark
+from recovery.target import Mark, locked_mark, read_mark, write_mark
 from recovery.target_record import read_records, record_put_back
 
 _SHOWN = 20
 _LOOKS, _PAUSE_S = 50, 0.2  # the broker that is asked may know less than the controller that has accepted it
+
+MILESTONES = ("finish.changed", "finish.put_back", "finish.recorded")
+"""Those of putting back."""
 
 TopicValues = Mapping[str, Mapping[str, str | None]]
 """By topic and name; None: the topic itself has none."""
@@ -139,10 +143,9 @@ def finish(
     VerificationFailed when not one topic is as it was recovered, TransientError when a partition does not answer or a setting is not yet
     what was set; and what `cluster` raises.
     """
-    mark = read_mark(into)
-    if mark is None:
-        raise NotFound(f"no recovery was started in {into}")
-    with locked(into):
+    with locked_mark(into) as mark:
+        if mark is None:
+            raise NotFound(f"no recovery was started in {into}")
         if mark.finished_ms is None or not is_finished(into, mark):
             raise UsageError(f"the recovery in {into} is not finished: run `headwater recover apply` again")
         left = _beyond_settings(mark.plan)
@@ -163,7 +166,10 @@ def finish(
         else:
             mark = with_fields(mark, put_back_ms=clock.now_ms(), put_back=())
         mark = write_mark(into, mark)
-        return Finished([each for each in retention if each not in changed], changed, left, unlike, unreported=_say_put_back(mark, store))
+        milestones.reached("finish.put_back")
+        unreported = _say_put_back(mark, store)
+        milestones.reached("finish.recorded")
+        return Finished([each for each in retention if each not in changed], changed, left, unlike, unreported=unreported)
 
 
 def _say_put_back(mark: Mark, store: ObjectStore | None) -> str:
@@ -187,6 +193,7 @@ def _put_back(retention: Sequence[HeldSetting], cluster: ClusterAdmin, pause: Ca
             wanted.setdefault(each.topic, {})[each.name] = each.value
     if wanted:
         cluster.change(wanted)
+        milestones.reached("finish.changed")
         for _ in range(_LOOKS):
             if not (wrong := _not_set(wanted, cluster)):
                 break

@@ -82,8 +82,11 @@ def locked(into: Path) -> Iterator[None]:
     with disk_errors(into):
         try:
             into.mkdir(parents=True, exist_ok=True)
-            if not (into / MARK).exists():
+            try:
                 check_unused(into)
+            except UsageError:
+                if not (into / MARK).exists():  # looked for last: another recovery may begin there meanwhile, and the lock says so
+                    raise
             fd = os.open(into / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except (FileExistsError, NotADirectoryError) as error:
             raise UsageError(f"{into} is not a directory") from error
@@ -96,6 +99,16 @@ def locked(into: Path) -> Iterator[None]:
         yield
     finally:
         os.close(fd)
+
+
+@contextmanager
+def locked_mark(into: Path) -> Iterator[Mark | None]:
+    """What the mark says while nobody else changes it, under the same lock; None, and nothing is locked, where no recovery was begun."""
+    if not (into / MARK).exists():
+        yield None
+        return
+    with locked(into):
+        yield read_mark(into)
 
 
 def read_mark(into: Path) -> Mark | None:

@@ -1,5 +1,7 @@
 """What a running cluster is given beside topics, and what stays as it has it."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import recovery
 from headwater_core.errors import ForeignOwner, NotFound, TransientError, UsageError, VerificationFailed
 from headwater_core.segments.metadata.record_schemas import ACL
 from manifests.repository import ManifestRepository
+from recovery import target
 from recovery.given_state import (
     CommittedPlace,
     Handed,
@@ -25,7 +28,7 @@ from recovery.given_state import (
     settings_of,
     settings_to_set,
 )
-from recovery.held_settings import LogBounds
+from recovery.held_settings import LogBounds, finish
 from recovery.recovery_plan import GroupCommit
 from recovery.target import read_mark, write_mark
 from recovery.topic_creation import with_created_topics
@@ -100,6 +103,33 @@ def test_groups_go_on_where_they_were_and_not_beyond_what_came_back(tmp_path: Pa
     stage.cluster.offsets.clear()
     assert stage.hand_over() is None  # once
     assert stage.offsets == {}
+
+
+def test_of_two_at_a_time_the_second_sees_what_the_first_has_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One waits for nothing, and begins right after the other has ended."""
+    stage = Stage(tmp_path)
+    locked = target.locked
+
+    @contextmanager
+    def overtaken(into: Path) -> Iterator[None]:
+        monkeypatch.setattr(target, "locked", locked)
+        assert stage.hand_over()
+        assert finish(stage.into, stage.cluster, ManualClock()).put_back
+        with locked(into):
+            yield
+
+    monkeypatch.setattr(target, "locked", overtaken)
+    assert stage.hand_over() is None
+    found = read_mark(stage.into)
+    assert found is not None
+    assert found.handed_over_ms is not None
+    assert found.put_back_ms is not None
+    stage = Stage(tmp_path / "other")
+    monkeypatch.setattr(target, "locked", overtaken)
+    assert finish(stage.into, stage.cluster, ManualClock()).again
+    found = read_mark(stage.into)
+    assert found is not None
+    assert found.handed_over_ms is not None
 
 
 def test_offsets_that_were_to_be_kept_are_not_clamped(tmp_path: Path) -> None:

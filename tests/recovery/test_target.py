@@ -16,7 +16,7 @@ from headwater_core.objectstore.digest import digest_of
 from manifests.document import seal, seal_lines
 from recovery import plan_document, target
 from recovery.recovery_plan import RecoveryPlan
-from recovery.target import LOCK, MARK, Mark, awaits_broker, locked, plan_name, read_mark, write_mark
+from recovery.target import LOCK, MARK, Mark, awaits_broker, locked, locked_mark, plan_name, read_mark, write_mark
 from tests.recovery.plans import a_head, a_topic, an_entry, planned
 
 PLAN = planned(a_topic(a_head(*(an_entry(base * 10, base * 10 + 9) for base in range(200)))))
@@ -113,6 +113,35 @@ def test_a_lock_is_on_a_file_for_some_file_systems_take_none_on_a_directory(tmp_
     assert names(tmp_path / "log") == [LOCK]
     with locked(tmp_path / "log"):
         pass
+
+
+def test_a_recovery_that_begins_while_another_one_looks_is_running_there_and_no_foreign_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one sees the directory before the first one's mark, and its files after that."""
+    looked = os.listdir
+
+    def late(path: Path) -> list[str]:
+        monkeypatch.setattr(os, "listdir", looked)
+        write_mark(tmp_path, mark())
+        (tmp_path / "orders-0").mkdir()
+        return looked(path)
+
+    with locked(tmp_path):
+        monkeypatch.setattr(os, "listdir", late)
+        with pytest.raises(Locked), locked(tmp_path):
+            pass
+
+
+def test_no_lock_is_left_where_no_recovery_was_begun(tmp_path: Path) -> None:
+    with locked_mark(tmp_path) as found:
+        assert found is None
+    with locked_mark(tmp_path / "nothing") as found:
+        assert found is None
+    assert names(tmp_path) == []
+    written = write_mark(tmp_path, mark())
+    with locked_mark(tmp_path) as found:
+        assert found == written
 
 
 def test_a_file_system_without_locks_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
