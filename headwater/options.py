@@ -103,6 +103,12 @@ def program_options() -> ProgramOptions:
     return click.get_current_context().find_object(ProgramOptions) or ProgramOptions()
 
 
+def configure_events() -> None:
+    """For a verb without a configuration: the options before it alone say which events are written, to stderr as always."""
+    program = program_options()
+    event_log.configure(LogLevel(program.log_level or LogLevel.AUTO), LogFormat(program.log_format or LogFormat.AUTO))
+
+
 def load_config(named: str | None, flags: dict[str, object]) -> "Config":
     from headwater.config import load
 

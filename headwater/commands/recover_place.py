@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from headwater.options import configure_events
 from headwater.output import emit, format_option, say
 from headwater_core.errors import UsageError
 
@@ -52,6 +53,7 @@ def place(into: Path | None, log_dirs: Sequence[str], form: str) -> None:
     from headwater_core.clock import SystemClock
     from recovery import partition_swap
 
+    configure_events()
     if into is None:
         raise UsageError("--into DIR is needed")
     clock = SystemClock()

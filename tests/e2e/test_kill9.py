@@ -25,7 +25,7 @@ from manifests.entry import Entry
 from manifests.head import Head
 from manifests.repository import ManifestRepository
 from manifests.topic_survey import survey_topics
-from recovery import take_over
+from recovery import given_state, held_settings, partition_swap, take_over
 from tests.e2e.sample_topics import SEGMENTS, TOPICS, a_sample_log, read, sample_records
 from tests.fixtures import KAFKA
 from tests.headwater.conftest import Stage
@@ -54,11 +54,15 @@ RECOVER_KILLS = (*recovery.MILESTONES, *take_over.MILESTONES, "recover.fetched:7
 
 
 def killed(stage: Stage, step: str, *arguments: str) -> None:
-    """`headwater ARGUMENTS` as a process of its own, which must die at `step` and nowhere else."""
+    """`headwater ARGUMENTS` with the stage's directories, as a process of its own, which must die at `step` and nowhere else."""
+    killed_bare(stage, step, *arguments, "--data-dir", str(stage.data_dir), "--store", f"file://{stage.bucket}")
+
+
+def killed_bare(stage: Stage, step: str, *arguments: str) -> None:
+    """The same of `headwater ARGUMENTS`."""
     command = [sys.executable, "-m", "tests.kill_at", *arguments]
-    places = ["--data-dir", str(stage.data_dir), "--store", f"file://{stage.bucket}"]
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "KILL_AT": step}
-    ran = subprocess.run([*command, *places], cwd=stage.root, env=environ, capture_output=True, text=True, check=False, timeout=120)
+    ran = subprocess.run(command, cwd=stage.root, env=environ, capture_output=True, text=True, check=False, timeout=120)
     assert ran.returncode == -signal.SIGKILL, f"{step} was never reached: exit code {ran.returncode}, {ran.stderr[-1000:]}"
 
 
@@ -73,8 +77,16 @@ def test_every_step_that_the_code_names_is_walked() -> None:
     quoted = re.compile(r'"((?:archive|release|recover|directory|collect|stream)\.[a-z_]+)"')
     sources = [path for package in ("archival", "headwater_core", "recovery") for path in (ROOT / package).rglob("*.py")]
     named = {name for path in sources if "milestones" in (text := path.read_text()) for name in quoted.findall(text)}
-    beside_a_broker = {"release.requested", "recover.created"}  # simulation, tests/recovery/test_topic_creation.py and peer tests walk them
-    assert named - beside_a_broker == {kill.partition(":")[0] for kill in (*ARCHIVE_KILLS, *STREAM_KILLS, *RECOVER_KILLS, *COLLECT_KILLS)}
+    beside_a_broker = {"release.requested"}  # the simulation and peer tests walk it
+    in_a_running_cluster = {  # tests/e2e/test_recovery_kills.py
+        "recover.created",
+        *partition_swap.MILESTONES,
+        *given_state.MILESTONES,
+        *held_settings.MILESTONES,
+    }
+    assert named - beside_a_broker - in_a_running_cluster == {
+        kill.partition(":")[0] for kill in (*ARCHIVE_KILLS, *STREAM_KILLS, *RECOVER_KILLS, *COLLECT_KILLS)
+    }
     calls = re.compile(r"milestones\.reached\(")
     callers = {path.parts[len(ROOT.parts)] for path in ROOT.glob("[a-z]*/**/*.py") if calls.search(path.read_text())}
     assert callers - {"tests", "headwater"} == {"archival", "headwater_core", "recovery"}  # the tests of the pipeline walk its own

@@ -5,14 +5,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 import recovery
 from headwater import cli
 from headwater.running_recovery import check_handed, named_log_dirs, say_handed, write_reassignment
 from headwater_core.errors import Partial
+from manifests.repository import ManifestRepository
 from recovery.given_state import Handed
 from recovery.partition_swap import NamedLogDir
 from recovery.target import REASSIGNMENT
+from recovery.topic_creation import with_created_topics
 from tests.recovery.running import Running
 from tests.recovery.test_cluster_state import Kitchen, replicated
 from tests.recovery.written_archive import Archive, plain
@@ -34,6 +37,20 @@ def test_rows_of_programs_have_both_kinds(capsys: pytest.CaptureFixture[str]) ->
     say_handed([Handed("acl", "a", "", "given")], "json", rows)
     assert [each.get("kind") for each in rows] == [None, "acl"]
     assert "1 of 1 offsets, ACLs, quotas and settings are given" in capsys.readouterr().err
+
+
+def test_what_place_prints_for_programs_is_json_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    archive, cluster, into = Archive(), Running(), tmp_path / "staging"
+    archive.topic("orders", [plain(0)])
+    plan = recovery.plan(ManifestRepository(archive.store), None, recovery.Options(running=True), running=cluster)
+    recovery.apply(plan, into, archive.store, create=lambda made: with_created_topics(made, cluster))
+    log_dir = cluster.make_directories(tmp_path / "log")
+    structlog.reset_defaults()  # as in a process of its own
+    capsys.readouterr()
+    assert cli.run(["--log-level", "info", "recover", "place", "--into", str(into), "--log-dir", str(log_dir), "-o", "json"]) == 0
+    out, err = capsys.readouterr()
+    assert [each["node_id"] for each in json.loads(out)] == [1]
+    assert "partitions_placed" in err
 
 
 def test_other_replicas_come_back_by_a_file_for_kafkas_own_tool(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
