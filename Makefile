@@ -61,7 +61,7 @@ soak: simulate
 	@STREAM_LIVES=$(STREAM_LIVES) $(BIN)/pytest -n 0 -m slow tests/headwater/pipeline/spark/test_stream.py
 	@FUZZ_ROUNDS=5000000 $(BIN)/pytest -n 0 -m slow tests/headwater_core/segments/test_stretch.py
 	@FULL_DISK_EVERY=1 $(BIN)/pytest tests/recovery/test_full_disk.py
-	@KILL_EVERYWHERE=1 $(BIN)/pytest -m slow tests/e2e/test_recovery_kills.py
+	@KILL_EVERYWHERE=1 $(BIN)/pytest -m "not peer" tests/e2e/test_recovery_kills.py tests/recovery/test_two_machines.py
 	@DAMAGE_SEEDS=$(DAMAGE_SEEDS) $(BIN)/pytest -m slow tests/recovery/test_damage_matrix.py
 	@STRANGERS=$(STRANGERS) $(BIN)/pytest -m slow tests/headwater/admin
 	@HYPOTHESIS_PROFILE=soak SEED_TIMES=$(SEED_TIMES) $(BIN)/pytest -m "not peer and not slow"

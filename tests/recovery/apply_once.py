@@ -2,12 +2,16 @@
 [options]"""
 
 import argparse
+import os
 import resource
 import sys
 from pathlib import Path
 
+import structlog
+
 import recovery
 import tests.kill_at  # noqa: F401
+from headwater_core import milestones
 from headwater_core.errors import HeadwaterError
 from headwater_core.objectstore.directory import DirectoryStore
 from manifests.repository import ManifestRepository
@@ -26,7 +30,16 @@ def main() -> int:
     parser.add_argument("--moved", action="store_true")
     parser.add_argument("--file-bytes-max", type=int, default=resource.RLIM_INFINITY)
     options = parser.parse_args()
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     resource.setrlimit(resource.RLIMIT_FSIZE, (options.file_bytes_max, options.file_bytes_max))
+    held_at, does = os.environ.get("HOLD_AT", "").partition(":")[0], milestones.observer
+
+    def tell(name: str) -> None:
+        if name == held_at:
+            print(name, flush=True)
+        does(name)
+
+    milestones.observer = tell  # says that it waits, before it waits
     store = DirectoryStore(options.archive)
     try:
         plan = decode_plan(options.plan.read_bytes()) if options.plan else recovery.plan(ManifestRepository(store), None)
