@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from headwater_core.errors import CorruptData, UsageError
+from headwater_core.errors import CorruptData, UnsupportedFormat, UsageError
 from manifests.entry import Entry
 from manifests.entry_tree import EntryBag, EntryTree, PageReader
 from manifests.head import Head
@@ -67,10 +67,10 @@ class ReadablePages:
         self.lost: dict[int, LostPage] = {}
 
     def read(self, ref: PageRef) -> tuple[Item, ...]:
-        """Raises what PageReader.read does, but CorruptData."""
+        """Raises what PageReader.read does, but CorruptData and UnsupportedFormat."""
         try:
             return self._pages.read(ref)
-        except CorruptData as error:
+        except (CorruptData, UnsupportedFormat) as error:
             self.lost[ref.base_offset] = LostPage(base_offset=ref.base_offset, last_offset=ref.last_offset, reason=str(error))
             return (Entry(base_offset=ref.base_offset, last_offset=ref.last_offset, gap=True),)
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 import recovery
 from headwater_core.epochs import EpochStart
-from headwater_core.errors import CorruptData, UsageError, VerificationFailed
+from headwater_core.errors import CorruptData, UnsupportedFormat, UsageError, VerificationFailed
 from headwater_core.partition import PartitionId
 from headwater_core.segments.log_dirs import LogDirs
 from manifests import page_limits
@@ -19,7 +19,7 @@ from manifests.entry_tree import EntryTree
 from manifests.head import Head
 from manifests.page import Item, PageRef, page_key, reference
 from manifests.repository import ManifestRepository
-from recovery.local_part import PartBounds, select_part
+from recovery.local_part import PartBounds, ReadablePages, select_part
 from recovery.planner import plan_partition
 from recovery.recovery_plan import RequestedEnd, check_partition
 from tests.manifests import trees
@@ -218,6 +218,19 @@ def test_a_lost_page_with_what_is_young_is_wanted_and_named(keep_ms: int) -> Non
     part = select_part(head, PartBounds(mode="partial", keep_ms=keep_ms))
     assert [each.base_offset for each in part.lost_pages] == ([5] if keep_ms > 1 else [])
     assert [each.base_offset for each in part.entries if not each.gap] == [at for at in range(12) if at >= 11 - keep_ms and at // 5 != 1]
+
+
+def test_a_page_that_a_later_version_wrote_is_a_hole() -> None:
+    class Later(Pages):
+        def read(self, ref: PageRef) -> tuple[Item, ...]:
+            raise UnsupportedFormat("needs upgrade")
+
+    pages = Pages()
+    head = paged([an_entry(at, at) for at in range(12)], pages, 2)
+    readable = ReadablePages(Later())
+    [ref, *_] = head.entries.references
+    [gap] = readable.read(ref)
+    assert (gap.base_offset, gap.last_offset, "needs upgrade" in readable.lost[ref.base_offset].reason) == (0, ref.last_offset, True)
 
 
 @pytest.mark.parametrize("which", [0, -1])
