@@ -32,9 +32,11 @@ from headwater_core.segments.metadata.record_schemas import (
     UNREGISTER_BROKER,
     ZK_MIGRATION,
 )
+from manifests import keys
 from manifests.cluster_list import SNAPSHOT_BYTES_MAX, ListedSnapshot
 from manifests.cluster_snapshot import open_snapshot, unpack_snapshot
 from manifests.cluster_survey import survey_snapshots
+from manifests.entry import EPOCH_MAX
 from manifests.repository import ManifestRepository
 from recovery.kafka_releases import METADATA_VERSION, NEWEST, raised, reads_unknown, starting_releases
 from recovery.recovery_plan import ClusterPlan, RecoveryPlan
@@ -47,6 +49,7 @@ from recovery.topic_roles import topics_by_role
 _INJECTED = (QUOTA, ACL, SCRAM, TOKEN)
 _SINCE = {SCRAM: (11, "SCRAM credentials"), TOKEN: (14, "delegation tokens")}  # 3.5-IV2, 3.6-IV2: below, a controller cannot write them
 _SHOWN = 10
+_LEADER_EPOCHS = range(-1, EPOCH_MAX - 2)  # that a recovered partition can begin above
 _OF_NODES = frozenset(
     (REGISTER_BROKER, UNREGISTER_BROKER, FENCE_BROKER, UNFENCE_BROKER, BROKER_CHANGE, REGISTER_CONTROLLER, ZK_MIGRATION, NO_OP, CLEAR_ELR)
 )
@@ -73,11 +76,20 @@ def find_snapshot(repository: ManifestRepository, which: str) -> SnapshotFound:
         raise NotFound(f"there is no snapshot {which}, or not any more; `headwater cluster show --list` has them")
     try:
         opened = open_snapshot(repository.store, found)
+        _check_epochs(found, opened.state)
     except (CorruptData, NotFound) as error:
         older = [str(each.number) for each in listed.snapshots if each.number != found.number]
         others = f"; `--at {older[-1]}` takes another one, of those that are listed: {', '.join(older[-_SHOWN:])}" if older else ""
         raise VerificationFailed(f"{error}{others}") from error
     return SnapshotFound(opened.listed, opened.state, opened.cluster_id if is_adopted else listed.cluster_id, note)
+
+
+def _check_epochs(listed: ListedSnapshot, state: ClusterMetadata) -> None:
+    """Raises CorruptData for leader epochs that no partition can begin above."""
+    for topic in state.topics.values():
+        for number, partition in topic.partitions.items():
+            if partition.leader_epoch not in _LEADER_EPOCHS:
+                raise CorruptData(listed.key, 0, f"leader epoch {partition.leader_epoch} of {topic.name[:100]}:{number}")
 
 
 def with_cluster(plan: RecoveryPlan, found: SnapshotFound, former: Collection[str] = ()) -> RecoveryPlan:
@@ -88,7 +100,10 @@ def with_cluster(plan: RecoveryPlan, found: SnapshotFound, former: Collection[st
     if note:
         notes.append(note)
     if cluster_id not in (None, plan.source_cluster_id, *former):
-        problems.append(f"the snapshots are of cluster {cluster_id}, and the topics of {plan.source_cluster_id}")
+        problems.append(
+            f"the snapshots are of cluster {cluster_id}, and the topics of {plan.source_cluster_id}: {keys.CLUSTER_LIST} or {listed.key} "
+            "is another archive's; put back the right one, or recover the topics alone with `recover apply topic --all`"
+        )
     planned = {topic.topic for topic in plan.topics}
     left_out += [f"{name}: a topic of the cluster that the archive does not hold" for name in sorted(state.topics.keys() - planned)]
     topics = tuple(with_epochs(topic, state.topics.get(topic.topic)) for topic in plan.topics)

@@ -11,6 +11,7 @@ from headwater_core.segments.metadata.cluster_metadata import TopicMetadata
 from headwater_core.segments.metadata.metadata_log import DIRECTORY, MetadataLog
 from headwater_core.segments.metadata.metadata_records import RESOURCE_BROKER
 from manifests import keys
+from manifests.cluster_list import decode_cluster_list, encode_cluster_list
 from manifests.topic import TopicManifest, encode_topic
 from recovery.recovery_plan import RecoveryPlan, TopicPlan
 from tests.fixtures import unpack
@@ -109,3 +110,22 @@ def put(kitchen: Kitchen, manifest: TopicManifest) -> None:
         kitchen.store.create(key, raw)
     else:
         kitchen.store.replace(key, raw, expected_tag=tag)
+
+
+def test_a_snapshot_with_a_leader_epoch_that_nobody_reaches_is_damaged() -> None:
+    [first] = menu().partitions.values()
+    kitchen = as_changed(menu=replace(menu(), partitions={0: replace(first, leader_epoch=2**31 - 3)}))
+    with pytest.raises(VerificationFailed, match=r"cluster/.*leader epoch 2147483645 of menu:0"):
+        kitchen.plan()
+    assert of(kitchen.plan(recovery.Options()), "menu").partitions[0].manifest_version
+
+
+def test_snapshots_of_another_cluster_are_refused_and_the_topics_come_back_alone() -> None:
+    kitchen = Kitchen()
+    listed = decode_cluster_list(kitchen.store.get(keys.CLUSTER_LIST)[0])
+    kitchen.store.delete(keys.CLUSTER_LIST)
+    kitchen.store.create(keys.CLUSTER_LIST, encode_cluster_list(msgspec.structs.replace(listed, cluster_id="another")))
+    [problem] = kitchen.plan().problems
+    assert keys.CLUSTER_LIST in problem
+    assert "--all" in problem
+    assert kitchen.plan(recovery.Options()).problems == ()
