@@ -14,7 +14,7 @@ from recovery.archived_groups import read_groups, read_shares
 from recovery.bucket_survey import survey, ungiven, with_take_over
 from recovery.cluster_state import SnapshotFound, find_snapshot, with_cluster
 from recovery.completion import RecoveryStatus, status
-from recovery.discovery import Found, RunsLookedAt, discover, is_pattern, look_at_runs
+from recovery.discovery import Found, RunsLookedAt, discover, look_at_runs, without_twins
 from recovery.feature_levels import archived_levels, with_levels
 from recovery.given_state import hand_over
 from recovery.held_settings import finish, held_of, with_originals
@@ -34,6 +34,7 @@ from recovery.recovery_plan import (
 )
 from recovery.report import RecoveryReport
 from recovery.requested_ends import find_ends
+from recovery.requested_topics import is_pattern
 from recovery.restoration import MILESTONES, apply, begun_plan
 from recovery.revision import settled
 from recovery.running_cluster import RunningAdmin, RunningView, onto_running, replicas_of, with_running_state, without_brokers_own
@@ -99,13 +100,12 @@ def plan(
     names = request.topics
     now_ms = (clock or SystemClock()).now_ms()
     before = survey(repository) if request.options.take_over else None
-    found = discover(repository, names)
+    found = discover(repository, names, request.options)
     snapshot = None if request.options.cluster is None else find_snapshot(repository, request.options.cluster)
     if snapshot is not None:
         found = as_in_snapshot(found, snapshot.state, repository, unlisted=request.options.unlisted_topics)
     found = with_originals(found, repository.store)
-    if request.options.running:
-        found = without_brokers_own(found)
+    found = without_brokers_own(found) if request.options.running else without_twins(found, request.options.renames)
     former = found.owner.former if found.owner else ()
     ends = find_ends(found.topics, request.options, repository.store)
     made = make_plan(found, request, now_ms=now_ms, recovery_id=uuid4().hex, cluster_id=new_kafka_id(), ends=ends)

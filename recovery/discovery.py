@@ -3,7 +3,6 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as dataclass_replace
-from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -12,23 +11,22 @@ from headwater_core.errors import (
     CorruptData,
     ForeignOwner,
     HeadwaterError,
-    NotFound,
     NothingExamined,
     UnsupportedFormat,
-    UsageError,
     VerificationFailed,
 )
 from headwater_core.layouts import open_layout
 from headwater_core.objectstore.store import ObjectStore
-from headwater_core.partition import PartitionId, parse_incarnation
+from headwater_core.partition import PartitionId
 from headwater_core.threads import ContextThreads
+from manifests import keys
 from manifests.entry import Entry
 from manifests.head import Head
 from manifests.repository import ManifestRepository, Versioned
 from manifests.topic import Owner, TopicManifest
-from manifests.topic_survey import survey_topics
 from recovery.object_sizes import ObjectSizes
-from recovery.recovery_plan import LostRun, PartitionPlan, RecoveryPlan, TopicPlan
+from recovery.recovery_plan import LostRun, Options, PartitionPlan, RecoveryPlan, TopicPlan
+from recovery.requested_topics import listed_heads, meant_topics
 
 INDEXES_SHOWN = 10
 _READERS = 16  # heads are small, so it is round trips that take the time
@@ -52,83 +50,61 @@ class Found:
     """The topics to recover, by name.
 
     lost   what cannot be recovered of everything that is there, and why, for people
+    unread of those, topics whose documents cannot be read, and what is wrong
     notes  what else was noticed
     owner  of the bucket; None where there is none, or it cannot be read: owner_damage
     """
 
     topics: Sequence[ArchivedTopic]
     lost: Sequence[str] = ()
+    unread: Mapping[str, HeadwaterError] = field(default_factory=dict)
     notes: Sequence[str] = ()
     owner: Owner | None = None
     owner_damage: str = ""
 
 
-def discover(repository: ManifestRepository, topics: Iterable[str] | None) -> Found:
+def discover(repository: ManifestRepository, topics: Iterable[str] | None, options: Options | None = None) -> Found:
     """The named topics, NAME or NAME@TOPIC_ID for an incarnation that the name may no longer mean, and of those that match a pattern every
     one that can be read; with None every one that can be read.
+
+    options  a count of partitions stands for a topic manifest that cannot be read, and with a snapshot of the cluster there may be no topic
+             that can be read
 
     Raises what is wrong with a named topic, such as NotFound for a name that the archive does not have, or a pattern that matches none.
     With None raises NothingExamined when there is nothing at all, as a wrong bucket must not look like an empty cluster, and
     VerificationFailed when nothing of it can be read.
     """
     owner, damage = _owner(repository)
-    named, matching, lost = meant_topics(repository, topics)
-    manifests = [of_owner(each, owner) for each in (*named.values(), *matching)]
+    meant = meant_topics(repository, topics, options.partition_counts if options else None, options.partitions if options else None)
+    manifests = [of_owner(each, owner) for each in (*meant.named.values(), *meant.matching)]
     found: list[ArchivedTopic] = []
+    lost = [f"{name}: {error}" for name, error in meant.unread.items()]
     with ContextThreads(_READERS, "recover-discover") as pool:
         for manifest, archived in zip(manifests, pool.map(lambda each: load_archived(repository, each, owner), manifests), strict=True):
             if isinstance(archived, ArchivedTopic):
                 found.append(archived)
-            elif manifest.topic not in named:
+            elif manifest.topic not in meant.named:
                 lost.append(f"{manifest.topic}: {archived}")
             else:
                 raise archived
-    if not found and lost:
+    if not found and lost and not (options and options.cluster):  # a snapshot may know more of them
         raise VerificationFailed("nothing can be recovered: " + "; ".join(lost))
-    if not found:
+    if not found and not lost:
         raise NothingExamined("the bucket holds no topics" if topics is None else "no topic was named")
-    notes = [f"{damage}; the owner of this archive was taken from the topics"] if damage else []
-    return Found(topics=found, lost=lost, notes=notes, owner=owner, owner_damage=damage)
+    notes = [*_owner_notes(owner, damage, {each.manifest.cluster_id for each in found}), *meant.notes]
+    return Found(topics=found, lost=lost, unread=meant.unread, notes=notes, owner=owner, owner_damage=damage)
 
 
-def meant_topics(
-    repository: ManifestRepository, topics: Iterable[str] | None
-) -> tuple[Mapping[str, TopicManifest], Sequence[TopicManifest], list[str]]:
-    """The topics that are named, by name; those that patterns match, all with None; and what cannot be read of the latter. Raises as
-    `discover`."""
-    given = ["*"] if topics is None else list(topics)
-    named = {each.topic: each for each in _named(repository, [each for each in given if not is_pattern(each)])}
-    if not (patterns := [each for each in given if is_pattern(each)]):
-        return named, (), []
-    matching, lost = _matching(repository, patterns, required=topics is not None)
-    return named, [each for each in matching if each.topic not in named], lost
-
-
-def is_pattern(name: str) -> bool:
-    """Whether it stands for every topic that it matches, as `fnmatch` has it."""
-    return bool(set(name) & set("*?["))
-
-
-def _matching(repository: ManifestRepository, patterns: Sequence[str], *, required: bool) -> tuple[list[TopicManifest], list[str]]:
-    """The topics that a pattern matches, and those that cannot be read. Raises NotFound for a pattern that matches none and is `required`
-    to."""
-    manifests, unreadable = survey_topics(repository.store)
-    known = [*(manifest.topic for manifest in manifests), *(each.topic for each in unreadable)]
-    for pattern in patterns:
-        if required and not any(fnmatchcase(name, pattern) for name in known):
-            raise NotFound(f"no topic in the archive matches {pattern[:300]!r}")
-    wanted = {name for name in known for pattern in patterns if fnmatchcase(name, pattern)}
-    lost = [f"{each.topic}: {each.error}" for each in unreadable if each.topic in wanted]
-    return [manifest for manifest in manifests if manifest.topic in wanted], lost
-
-
-def _named(repository: ManifestRepository, topics: Iterable[str]) -> list[TopicManifest]:
-    """Raises UsageError for two incarnations of one topic: their logs would be one directory."""
-    meant: dict[str, str | None] = {}
-    for topic, topic_id in map(parse_incarnation, sorted(set(topics))):
-        if meant.setdefault(topic, topic_id) != topic_id:
-            raise UsageError(f"{topic} is named as two incarnations: recover one at a time")
-    return [repository.resolve(topic) if topic_id is None else repository.incarnation(topic, topic_id) for topic, topic_id in meant.items()]
+def _owner_notes(owner: Owner | None, damage: str, cluster_ids: Collection[str]) -> Iterable[str]:
+    if damage:
+        yield f"{damage}; the owner of this archive was taken from the topics"
+    elif owner is None:
+        yield f"{keys.OWNER} is not there; the owner of this archive was taken from the topics"
+    elif others := sorted({*cluster_ids} - {owner.cluster_id}):
+        yield (
+            f"{keys.OWNER} says that the archive is cluster {owner.cluster_id}'s, and topics are {', '.join(others)}'s: it is older than "
+            "they are, or another archive's"
+        )
 
 
 def of_owner(manifest: TopicManifest, owner: Owner | None) -> TopicManifest:
@@ -156,11 +132,10 @@ def load_archived(repository: ManifestRepository, manifest: TopicManifest, owner
     heads: dict[int, Head] = {}
     digests: dict[int, str] = {}
     damaged: dict[int, HeadwaterError] = {}
-    try:
-        listed = repository.partitions(manifest.topic, manifest.topic_id)
-    except (CorruptData, ForeignOwner, NotFound, UnsupportedFormat) as error:
-        return error
-    numbers = {each.partition for each in listed}.union(range(manifest.partitions))  # a listing is a hint: an absence is the store's word
+    listed = listed_heads(repository.store, manifest.topic, manifest.topic_id)
+    numbers = (
+        listed.get(manifest.topic, {}).get(manifest.topic_id, frozenset()).union(range(manifest.partitions))
+    )  # a listing is a hint: an absence is the store's word
 
     def load(partition: PartitionId) -> Versioned | HeadwaterError | None:
         try:
@@ -177,6 +152,27 @@ def load_archived(repository: ManifestRepository, manifest: TopicManifest, owner
     if damaged and not heads:
         return next(iter(damaged.values()))
     return ArchivedTopic(manifest=manifest, heads=heads, damaged={number: str(error) for number, error in damaged.items()}, digests=digests)
+
+
+def without_twins(found: Found, renames: Collection[str] = ()) -> Found:
+    """`found`, without topics of one id, of which a broker can serve one: the one that has records stays, and where that does not tell
+    them apart, none. renames: topics that get an id of their own"""
+    by_id: dict[str, list[ArchivedTopic]] = {}
+    for each in found.topics:
+        if each.manifest.topic not in renames:
+            by_id.setdefault(each.manifest.topic_id, []).append(each)
+    dropped: dict[str, str] = {}
+    for topic_id, twins in by_id.items():
+        with_heads = [each for each in twins if each.heads or each.damaged]
+        kept = with_heads if len(with_heads) == 1 else []
+        names = [each.manifest.topic for each in twins if each not in kept]
+        for name in names if len(twins) > 1 else ():
+            others = ", ".join(each.manifest.topic for each in twins if each.manifest.topic != name)
+            dropped[name] = (
+                f"{name}: it has the topic id of {others}, {topic_id}, and no broker serves both: --as {name}=NEW_NAME gives it another"
+            )
+    topics = [each for each in found.topics if each.manifest.topic not in dropped]
+    return dataclass_replace(found, topics=topics, lost=[*found.lost, *dropped.values()])
 
 
 class RunsLookedAt(NamedTuple):
@@ -241,7 +237,11 @@ def look_at_runs(store: ObjectStore, plan: RecoveryPlan) -> RunsLookedAt:
 
 def wrong_length(entry: Entry, sizes: ObjectSizes) -> str:
     """Of an object that holds some of the run; "" when all of them are there as they were written."""
-    for key, size_bytes in open_layout(entry.layout).data_objects(entry):
+    try:
+        objects = open_layout(entry.layout).data_objects(entry)
+    except (CorruptData, UnsupportedFormat) as error:  # of what the entry says of them
+        return str(error)
+    for key, size_bytes in objects:
         found = sizes.of(key)
         if found is None:
             return f"the archive lists {key}, and it is gone"
@@ -254,5 +254,5 @@ def _owner(repository: ManifestRepository) -> tuple[Owner | None, str]:
     """Whose archive it is, and what is wrong with the document that says it."""
     try:
         return repository.owner(), ""
-    except CorruptData as error:
+    except (CorruptData, UnsupportedFormat) as error:
         return None, str(error)

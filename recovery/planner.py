@@ -126,7 +126,7 @@ def _plan_topic(topic: ArchivedTopic, options: Options, now_ms: int, ends: Mappi
                 wrong[number] = str(error)
     name = topic.manifest.topic
     if wrong and not any(partition.manifest_version for partition in partitions):
-        raise VerificationFailed("; ".join(wrong.values()))
+        raise VerificationFailed("; ".join((*wrong.values(), *_problems(topic, options))))  # other partitions may be archived
     left_out = [f"{name}:{number} comes back empty: {why}" for number, why in sorted(wrong.items())]
     missing = [number for number in range(topic.manifest.partitions) if not (number in topic.heads or number in topic.damaged)]
     if missing := [number for number in missing if number < count]:

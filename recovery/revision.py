@@ -15,7 +15,7 @@ from headwater_core.threads import ContextThreads
 from manifests.head import Head
 from manifests.repository import ManifestRepository
 from recovery.bucket_survey import owners_of
-from recovery.discovery import load_head, meant_topics
+from recovery.discovery import load_head
 from recovery.endings import with_endings
 from recovery.entry_list import EntryList
 from recovery.local_part import bounds_of, readable
@@ -23,6 +23,7 @@ from recovery.plan_notes import notes_of
 from recovery.planner import plan_partition, policy_of
 from recovery.recovery_plan import LostRun, PartitionPlan, Place, RecoveryPlan, TopicPlan, check_partition, check_plan
 from recovery.requested_ends import find_end
+from recovery.requested_topics import meant_topics
 from recovery.topic_roles import is_brokers_own
 
 REVISIONS_MAX = 8  # of one plan at a time, because the archive has replaced runs of it meanwhile
@@ -170,9 +171,9 @@ def _changed_topic(manifests: ManifestRepository, planned: TopicPlan) -> str:
     try:
         held = manifests.load_topic(name, topic_id)
     except (CorruptData, ForeignOwner, UnsupportedFormat) as error:
-        return f"{name}: {error}"
+        return f"{name}: {error}" if planned.manifest_version else ""  # it was so when the plan was made
     if held is None:
-        return f"{name} has no topic manifest any more"
+        return f"{name} has no topic manifest any more" if planned.manifest_version else ""
     if planned.manifest_version not in (0, held.version):
         return f"{name} had a topic manifest of version {planned.manifest_version}, and has {held.version}: {held.partitions} partitions"
     return ""
@@ -182,13 +183,13 @@ def _other_topics(manifests: ManifestRepository, plan: RecoveryPlan) -> Iterator
     """Topics that the request means by now, and that are not those of the plan."""
     options = plan.request.options
     try:
-        named, matching, _ = meant_topics(manifests, plan.request.topics)
+        meant = meant_topics(manifests, plan.request.topics, options.partition_counts, options.partitions)
     except (CorruptData, ForeignOwner, NotFound, UnsupportedFormat, UsageError) as error:
         yield str(error)
         return
     planned = {topic.archived_name.topic: topic.archived_name.topic_id for topic in plan.topics}
     left_out = {text.partition(": ")[0] for text in plan.left_out}
-    for each in (*named.values(), *matching):
+    for each in (*meant.named.values(), *meant.matching):
         topic_id = planned.get(each.topic)
         if plan.running is not None and (each.topic in plan.running.kept or is_brokers_own(each.topic)):
             continue

@@ -13,7 +13,7 @@ from headwater_core.segments.metadata.cluster_metadata import ClusterMetadata
 from headwater_core.segments.metadata.metadata_records import RESOURCE_BROKER
 from headwater_core.segments.metadata.record_schemas import SCRAM, TOKEN
 from recovery.cluster_state import SnapshotFound, given_by
-from recovery.discovery import Found, is_pattern
+from recovery.discovery import Found
 from recovery.held_settings import ClusterAdmin, LogBounds
 from recovery.plan_notes import notes_of
 from recovery.recovery_plan import (
@@ -27,6 +27,7 @@ from recovery.recovery_plan import (
     TopicPlan,
 )
 from recovery.replica_placement import Need, place_replicas
+from recovery.requested_topics import is_pattern
 from recovery.topic_roles import is_brokers_own
 
 _SHOWN = 20

@@ -8,13 +8,14 @@ from dataclasses import replace as with_fields
 
 from msgspec.structs import replace
 
-from headwater_core.errors import CorruptData, ForeignOwner, HeadwaterError, NotFound, UnsupportedFormat
+from headwater_core.errors import HeadwaterError
 from headwater_core.segments.metadata.cluster_metadata import ClusterMetadata, TopicMetadata
 from headwater_core.segments.metadata.metadata_records import RESOURCE_BROKER
 from manifests.repository import ManifestRepository
-from manifests.topic import PARTITIONS_MAX
+from manifests.topic import PARTITIONS_MAX, Owner
 from recovery.discovery import ArchivedTopic, Found, load_archived, of_owner
 from recovery.recovery_plan import TopicPlan
+from recovery.requested_topics import UNREADABLE, counted_manifest, listed_heads
 
 
 def as_in_snapshot(found: Found, state: ClusterMetadata, repository: ManifestRepository, *, unlisted: bool) -> Found:
@@ -41,15 +42,34 @@ def as_in_snapshot(found: Found, state: ClusterMetadata, repository: ManifestRep
             other: ArchivedTopic | HeadwaterError
             try:
                 other = load_archived(repository, of_owner(repository.incarnation(name, wanted.topic_id), found.owner), found.owner)
-            except (CorruptData, ForeignOwner, NotFound, UnsupportedFormat) as error:
-                other = error
+            except UNREADABLE as error:
+                other = _by_snapshot(repository, wanted, found.owner) or error
             if isinstance(other, HeadwaterError):
                 lost.append(f"{name}: the snapshot has incarnation {wanted.topic_id}, the archive means {topic_id}: {other}")
                 continue
             notes.append(f"{name}: as incarnation {wanted.topic_id}, which the snapshot has; the archive means {topic_id} by the name")
             topics.append(_as_in(other, wanted, state))
             notes += _differences(other, topics[-1])
-    return with_fields(found, topics=topics, lost=lost, notes=notes)
+    for name, damage in found.unread.items():
+        if (wanted := state.topics.get(name)) and (known := _by_snapshot(repository, wanted, found.owner)) is not None:
+            lost = [each for each in lost if each != f"{name}: {damage}"]
+            notes.append(f"{name}: {damage}; it comes back as the snapshot has it")
+            topics.append(_as_in(known, wanted, state))
+    return with_fields(found, topics=sorted(topics, key=lambda each: each.manifest.topic), lost=lost, notes=notes)
+
+
+def _by_snapshot(repository: ManifestRepository, wanted: TopicMetadata, owner: Owner | None) -> ArchivedTopic | None:
+    """A topic of which a document cannot be read: the snapshot says which incarnation it is, and has its settings. None where nothing of it
+    can be read."""
+    name, topic_id = wanted.name, wanted.topic_id
+    numbers = listed_heads(repository.store, name, topic_id).get(name, {}).get(topic_id, frozenset())
+    try:
+        manifest = repository.load_topic(name, topic_id)
+    except UNREADABLE:
+        manifest = None
+    manifest = manifest or counted_manifest(repository, name, topic_id, numbers)
+    archived = None if manifest is None else load_archived(repository, of_owner(manifest, owner), owner)
+    return archived if isinstance(archived, ArchivedTopic) else None
 
 
 def _as_in(archived: ArchivedTopic, wanted: TopicMetadata, state: ClusterMetadata) -> ArchivedTopic:

@@ -124,7 +124,7 @@ def _known_damage(whole: RecoveryPlan, repository: ManifestRepository, request: 
         yield DrillFinding(kind="missing", topic=hole.topic, partition=hole.partition, offset=hole.base_offset, text=hole.reason)
     try:
         repository.owner()
-    except CorruptData as error:
+    except (CorruptData, UnsupportedFormat) as error:
         yield DrillFinding(kind="damaged", topic="", text=str(error))
     patterns = ["*"] if request.topics is None else [each for each in request.topics if recovery.is_pattern(each)]
     if not patterns:

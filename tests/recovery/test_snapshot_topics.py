@@ -129,3 +129,19 @@ def test_snapshots_of_another_cluster_are_refused_and_the_topics_come_back_alone
     assert keys.CLUSTER_LIST in problem
     assert "--all" in problem
     assert kitchen.plan(recovery.Options()).problems == ()
+
+
+@pytest.mark.parametrize("document", [None, b"{}"])
+@pytest.mark.parametrize("kind", ["current", "topic"])
+def test_a_topic_whose_document_cannot_be_read_comes_back_as_the_snapshot_has_it(kind: str, document: bytes | None) -> None:
+    kitchen = Kitchen()
+    whole = of(kitchen.plan(), "menu")
+    key = keys.current("menu") if kind == "current" else keys.topic_manifest("menu", whole.topic_id)
+    kitchen.store.delete(key)
+    if document is not None:
+        kitchen.store.create(key, document)
+    plan = kitchen.plan()
+    again = of(plan, "menu")
+    assert (again.partitions, again.configs, again.held) == (whole.partitions, whole.configs, whole.held)
+    assert not [each for each in plan.left_out if each.startswith("menu")]
+    assert [note for note in plan.notes if note.startswith("menu: ")]
