@@ -1,6 +1,7 @@
 """What stays in the archive for a gateway, looked at: a listing says of every object whether it is there, and how long."""
 
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -105,8 +106,9 @@ def look(store: ObjectStore, partition: PartitionId, head: Head, left: LeftInArc
             if entry.index_key and sizes.of(entry.index_key) != entry.index_bytes:
                 lacking += 1
                 indexes += [entry.index_key] * (len(indexes) < INDEXES_SHOWN)
-            objects += len(open_layout(entry.layout).data_objects(entry))
             wrong = wrong_length(entry, sizes)
+            with suppress(CorruptData, UnsupportedFormat):  # which is what is wrong
+                objects += len(open_layout(entry.layout).data_objects(entry))
         if wrong:
             count += 1
             if len(missing) < _SHOWN:

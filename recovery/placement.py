@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path, PurePath
 
 from headwater_core import milestones
-from headwater_core.errors import CorruptData, DiskFull, NotFound, TransientError, VerificationFailed
+from headwater_core.errors import CorruptData, DiskFull, NotFound, TransientError, UnsupportedFormat, VerificationFailed
 from headwater_core.files import PARTIAL, disk_errors, sync_path
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.threads import ContextThreads
@@ -161,7 +161,7 @@ class Placement:
                 self._missing_bytes -= _room_of(segment)
         try:
             restored = restore(self._store, entry, path, layout.index_interval_bytes(topic))
-        except (CorruptData, NotFound) as error:
+        except (CorruptData, NotFound, UnsupportedFormat) as error:
             for suffix in SEGMENT_SUFFIXES:
                 path.with_suffix(suffix).unlink(missing_ok=True)
             lost = LostRun(

@@ -8,7 +8,7 @@ from tempfile import TemporaryFile
 from typing import BinaryIO, NamedTuple
 
 from headwater_core import milestones
-from headwater_core.errors import CorruptData, NotFound
+from headwater_core.errors import CorruptData, NotFound, UnsupportedFormat
 from headwater_core.files import disk_errors, partial_of, rename_synced
 from headwater_core.layouts import open_layout
 from headwater_core.objectstore.digest import Digest
@@ -81,7 +81,7 @@ def _fetch(store: ObjectStore, entry: Entry, path: Path, indexes: Indexes) -> in
             milestones.reached("recover.fetched")
             with partial.open("rb") as written:
                 log_end = check_run(written, entry, entry.key, indexes)
-        except (OSError, CorruptData, NotFound):
+        except (OSError, CorruptData, NotFound, UnsupportedFormat):
             partial.unlink(missing_ok=True)  # a full disk gets its room back at once, and nothing damaged stays
             raise
     with disk_errors(path):

@@ -1,31 +1,34 @@
-"""A bucket of several topics, in every layout and with a snapshot of the cluster, damaged by a seed in several ways at once; what of it is
-sound, and what must be said of the rest."""
+"""A bucket of several topics and their earlier incarnations, in every layout, with snapshots of the cluster, that can be damaged; what is
+sound in it then, and what must be said of the rest. The ways of damage are in `damage_ways`."""
 
 import io
-import json
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from random import Random
-from typing import Any
 
 from archival.cluster_archiver import ClusterArchiver, ClusterArchiverEquipment
 from archival.partition.run_names import names_for
 from archival.partition.uploads import named_entry, with_offloaded
 from headwater_core.clock import SystemClock
+from headwater_core.errors import HeadwaterError
 from headwater_core.layouts import NewRun, Offloader, open_layout
 from headwater_core.layouts.chunks import Variant
 from headwater_core.layouts.chunks.chunks_layout import ChunksLayout
-from headwater_core.partition import PartitionId, topic_id_text
+from headwater_core.partition import PartitionId, parse_incarnation, topic_id_text
 from headwater_core.segments.metadata.cluster_metadata import ClusterMetadata, PartitionMetadata, TopicMetadata
 from headwater_core.segments.metadata.metadata_log import DIRECTORY, MetadataLog
 from headwater_core.segments.run_scan import scan_run
-from manifests import document, keys
+from manifests import keys
+from manifests.document import seal
 from manifests.entry import Entry
 from manifests.entry_tree import EntryTree
 from manifests.head import Head
+from manifests.page import PageRef, page_key
 from manifests.repository import ManifestRepository
 from manifests.topic import TopicManifest
+from recovery.recovery_plan import HeldSetting
+from recovery.target_record import TargetRecord
 from tests.fixtures import unpack
 from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.headwater_core.segments.builders import a_batch
@@ -33,8 +36,10 @@ from tests.recovery.plans import CLUSTER
 from tests.recovery.written_archive import Archive
 
 Place = tuple[str, int]
-OTHER_TOPIC = topic_id_text(b"\xfe" * 16)
+"""A topic as a recovery is asked for it, NAME or, of an earlier incarnation, NAME@TOPIC_ID; and the partition."""
+
 CHUNK_BYTES = 64  # so that a run is cut into several
+RECORD = "cluster/recoveries/0123456789abcdef0123456789abcdef.json"
 LAYOUTS: dict[str, Offloader] = {
     "blocks": open_layout("blocks"),
     "streaming": open_layout("streaming"),
@@ -58,16 +63,37 @@ class Log:
         return keys.head(self.identity)
 
 
+@dataclass(slots=True)
+class Incarnation:
+    """One life of a name: its partitions, and each version of its manifest."""
+
+    topic: str
+    topic_id: str
+    partitions: int
+    manifests: list[bytes] = field(default_factory=list)
+
+
 class DamagedBucket:
     """
     logs       as they were archived, by place
+    lives      each incarnation, by how a recovery is asked for it
+    currents   of each name, the versions of the document that says which incarnation it means
     lost       runs that are not sound any more, by key
     unlisted   of those, what is on a lost page and not named by itself
     harmed     runs of which an object was changed, by key: those that are not lost come back whole, or are named
     empty      places that come back empty
-    gone       topics that do not come back at all
     listed     how many runs of a place are listed, where an older head was put back
+    unreadable topics whose manifest is no manifest; they come back when their partitions are counted
+    miscounted topics that have more partitions than their manifest says
+    nameless   names of which nobody says any more which incarnation they mean
+    copied     names of which an incarnation was copied under another id
+    outdated   names that mean an earlier incarnation, as they once did
     doubtful   places of which less than what is sound may come back, or none: their manifest is hostile
+    uncertain  of those, where a page is hostile: the runs on it, by key
+    dubious    names of which that is so
+    said       what the plan must say beside, each by any of several words
+    cluster_said  the same of a plan of the whole cluster
+    is_cluster_harmed  the whole cluster may not come back; is_cluster_hostile: and what does may be otherwise
     """
 
     def __init__(self, seed: int) -> None:
@@ -76,46 +102,47 @@ class DamagedBucket:
         self.store = self.archive.store
         self.repository = ManifestRepository(self.store)
         self.logs: dict[Place, Log] = {}
+        self.lives: dict[str, Incarnation] = {}
+        self.currents: dict[str, list[bytes]] = {}
         self.lost: set[str] = set()
         self.unlisted: set[str] = set()
         self.harmed: set[str] = set()
         self.empty: set[Place] = set()
-        self.gone: set[str] = set()
         self.listed: dict[Place, int] = {}
+        self.unreadable: set[str] = set()
+        self.miscounted: set[str] = set()
+        self.nameless: set[str] = set()
+        self.outdated: set[str] = set()
+        self.copied: set[str] = set()
         self.doubtful: set[Place] = set()
+        self.uncertain: dict[Place, set[str]] = {}
+        self.dubious: set[str] = set()
+        self.said: list[tuple[str, ...]] = []
+        self.cluster_said: list[tuple[str, ...]] = []
+        self.is_cluster_harmed = self.is_cluster_hostile = False
         self.did: list[str] = []
         self._touched: set[str] = set()
+        self.repository.ensure_owner(CLUSTER)
         for number in range(self.random.randint(2, 3)):
             self._make_topic(f"topic-{number}", number)
-        self.is_cluster_harmed = False
-        self._take_snapshot()
+        self.lists: list[bytes] = []
+        self._take_snapshots()
+        self._record_recovery()
 
     # As it was
 
     def _make_topic(self, name: str, number: int) -> None:
-        if self.random.random() < 0.3:
-            self._write_topic(name, topic_id_text(bytes([100 + number]) * 16), kept=False)  # its earlier incarnation
-        self._write_topic(name, topic_id_text(bytes([number + 1]) * 16), kept=True)
+        if self.random.random() < 0.4:
+            topic_id = topic_id_text(bytes([100 + number]) * 16)
+            self._write_topic(f"{name}@{topic_id}", topic_id)
+        self._write_topic(name, topic_id_text(bytes([number + 1]) * 16))
 
-    def _take_snapshot(self) -> None:
-        """Of a cluster that has these topics, and users, ACLs and quotas."""
-        logs = [log.identity for log in self.logs.values()]
-        topics = {
-            name: TopicMetadata(
-                name=name,
-                topic_id=topic_id,
-                partitions={
-                    each.partition: PartitionMetadata(leader=1, leader_epoch=4, replicas=(1,), isr=(1,))
-                    for each in logs
-                    if each.topic == name
-                },
-                configs={"cleanup.policy": "delete"},
-            )
-            for name, topic_id in sorted({(each.topic, each.topic_id) for each in logs})
-        }
-        state = replace(_kitchen(), topics=topics)
+    def _take_snapshots(self) -> None:
+        """Of a cluster that has these topics, and users, ACLs and quotas; the first one of a time when the topics had other settings."""
+        newer = self.state("2000")
+        states = [replace(self.state("1000"), end_offset=newer.end_offset - 10), newer]
         equipment = ClusterArchiverEquipment(
-            metadata=lambda: state,
+            metadata=lambda: states[0],
             store=self.store,
             repository=self.repository,
             cluster_id=lambda: CLUSTER,
@@ -123,16 +150,60 @@ class DamagedBucket:
             clock=SystemClock(),
             new_uid=lambda: f"{self.random.randrange(1 << 60):032x}",
         )
-        ClusterArchiver(equipment).step()
+        while states:
+            ClusterArchiver(equipment).step(requested=True)
+            states.pop(0)
+            self.lists.append(self.store.get(keys.CLUSTER_LIST)[0])
 
-    def _write_topic(self, name: str, topic_id: str, *, kept: bool) -> None:
+    def state(self, segment_ms: str) -> ClusterMetadata:
+        topics = {
+            name: TopicMetadata(
+                name=name,
+                topic_id=life.topic_id,
+                partitions={each: PartitionMetadata(leader=1, leader_epoch=4, replicas=(1,), isr=(1,)) for each in range(life.partitions)},
+                configs={"cleanup.policy": "delete", "segment.ms": segment_ms},
+            )
+            for name, life in self.names.items()
+        }
+        return replace(_kitchen(), topics=topics)
+
+    @property
+    def names(self) -> dict[str, Incarnation]:
+        return {label: life for label, life in self.lives.items() if label == life.topic}
+
+    @property
+    def earlier(self) -> list[str]:
+        return sorted(self.lives.keys() - self.names.keys())
+
+    def _record_recovery(self) -> None:
+        """Somebody recovered the cluster before, and has not put back all that was held back."""
+        life = self.lives["topic-0"]
+        held = HeldSetting(topic=life.topic, topic_id=life.topic_id, name="retention.ms", value="5000", recovered="-1")
+        record = TargetRecord(
+            recovery_id=RECORD.rpartition("/")[2][:32],
+            cluster_id=CLUSTER,
+            node_id=1,
+            host="h",
+            directory="/d",
+            directory_id=life.topic_id,
+            started_ms=1,
+            held=(held,),
+        )
+        self.store.create(RECORD, seal(record))
+
+    def _write_topic(self, label: str, topic_id: str) -> None:
+        topic = parse_incarnation(label)[0]
         count = self.random.randint(1, 3)
-        manifest = TopicManifest(cluster_id=CLUSTER, topic=name, topic_id=topic_id, partitions=count, configs={"cleanup.policy": "delete"})
-        self.repository.ensure_topic(manifest)
+        life = self.lives[label] = Incarnation(topic, topic_id, count)
+        versions = sorted({self.random.randint(1, count), count})
+        for partitions in versions:
+            configs = {"cleanup.policy": "delete", "segment.ms": str(partitions)}
+            manifest = TopicManifest(cluster_id=CLUSTER, topic=topic, topic_id=topic_id, partitions=partitions, configs=configs)
+            self.repository.ensure_topic(manifest)
+            life.manifests.append(self.store.get(keys.topic_manifest(topic, topic_id))[0])
+        self.currents.setdefault(topic, []).append(self.store.get(keys.current(topic))[0])
         for partition in range(count):
-            log = self._write_log(manifest.partition_id(partition))
-            if kept:
-                self.logs[name, partition] = log
+            self.logs[label, partition] = self._write_log(manifest.partition_id(partition))
 
     def _write_log(self, identity: PartitionId) -> Log:
         log, held = Log(identity), None
@@ -185,40 +256,25 @@ class DamagedBucket:
 
     # What is done to it
 
-    def damage(self) -> None:
-        """One thing, to something that nothing was done to yet."""
-        ways: list[Callable[[], bool]] = [
-            self._object,
-            self._object,
-            self._swap,
-            self._index,
-            self._beside,
-            self._extra,
-            self._page,
-            self._head,
-            self._older_head,
-            self._hostile_head,
-            self._topic,
-            self._owner,
-            self._cluster,
-        ]
-        way = self.random.choice(ways)
-        if way():
-            self.did.append(way.__name__)
-
-    def _take(self, key: str) -> bytes | None:
+    def take(self, key: str) -> bytes | None:
         """The document or object, unless something was done to it, or it is gone."""
         if key in self._touched or not any(info.key == key for info in self.store.list(key)):
             return None
         self._touched.add(key)
         return self.store.get(key)[0]
 
-    def _put(self, key: str, raw: bytes | None) -> None:
+    def is_touched(self, *names: str) -> bool:
+        return bool(self._touched & {*names})
+
+    def touch(self, *names: str) -> None:
+        self._touched |= {*names}
+
+    def put(self, key: str, raw: bytes | None) -> None:
         self.store.delete(key)
         if raw is not None:
             self.store.create(key, raw)
 
-    def _changed(self, raw: bytes) -> bytes | None:
+    def changed(self, raw: bytes) -> bytes | None:
         """Missing, truncated, longer, flipped, zeroed or empty."""
         at = self.random.randrange(len(raw))
         return self.random.choice(
@@ -232,225 +288,50 @@ class DamagedBucket:
             ]
         )
 
-    def _run(self) -> tuple[Place, Entry]:
-        place = self.random.choice(sorted(self.logs))
+    def place(self) -> Place:
+        return self.random.choice(sorted(self.logs))
+
+    def run(self) -> tuple[Place, Entry]:
+        place = self.place()
         return place, self.random.choice(self.logs[place].runs)[0]
 
-    def _object(self) -> bool:
-        """One that holds the run's own bytes, or a part of them."""
-        place, entry = self._run()
-        key, _ = self.random.choice(open_layout(entry.layout).data_objects(entry))
-        raw = self._take(key)
-        if raw is None:
-            return False
-        changed = self._changed(raw)
-        self._put(key, changed)
-        self.harmed.add(entry.key)
-        is_wrapped = entry.layout in ("blocks", "streaming")  # not every byte of it is of the run
-        if not is_wrapped or changed is None or len(changed) < len(raw) or not any(changed):
-            self._lose(place, entry)
-        return True
+    def label(self) -> str:
+        return self.random.choice(sorted(self.lives))
 
-    def _beside(self) -> bool:
-        """What a layout has beside them: an index, or what says where the run lies."""
-        place, entry = self._run()
-        data = {key for key, _ in open_layout(entry.layout).data_objects(entry)}
-        others = [key for key in self.logs[place].objects[entry.key] if key not in data]
-        if not others:
-            return False
-        key = self.random.choice(others)
-        raw = self._take(key)
-        if raw is None:
-            return False
-        self._put(key, self._changed(raw))
-        self.harmed.add(entry.key)
-        return True
-
-    def _swap(self) -> bool:
-        """Two objects, each in the other's place."""
-        (one_place, one), (other_place, other) = self._run(), self._run()
-        if one.key == other.key or {one.key, other.key} & self._touched:
-            return False
-        mine, theirs = self._take(one.key), self._take(other.key)
-        if mine is None or theirs is None:
-            return False
-        self._put(one.key, theirs)
-        self._put(other.key, mine)
-        self._lose(one_place, one)
-        self._lose(other_place, other)
-        return True
-
-    def _lose(self, place: Place, entry: Entry) -> None:
+    def lose(self, entry: Entry) -> None:
         self.lost.add(entry.key)
         self.harmed.add(entry.key)
 
-    def _index(self) -> bool:
-        """Nothing that is recovered rests on it: these runs have no transactions."""
-        _, entry = self._run()
-        raw = self._take(entry.index_key) if entry.index_key and entry.layout == "segment" else None
-        if raw is not None:
-            self._put(entry.index_key, self._changed(raw))
-            self.harmed.add(entry.key)
-        return raw is not None
+    def listed_on(self, place: Place, ref: PageRef) -> list[str]:
+        return [entry.key for entry, _ in self.logs[place].runs if ref.base_offset <= entry.base_offset <= ref.last_offset]
 
-    def _extra(self) -> bool:
-        """What no head lists: an upload that was not finished, or a copy by another hand."""
-        place, entry = self._run()
-        identity = self.logs[place].identity
-        base = self.random.choice((entry.base_offset, entry.next_offset + 1000))
-        key = keys.data(identity, base, base + 5, self.random.randint(1, 9), f"{self.random.randrange(1 << 60):032x}")
-        self._put(key, self.random.choice((b"", b"rubbish", self.random.randbytes(200))))
-        return True
-
-    def _page(self) -> bool:
-        place = self.random.choice(sorted(self.logs))
-        log = self.logs[place]
-        refers = {ref.uid for ref in _refs(self.repository, log.identity)}
-        prefix = keys.manifest_prefix(log.identity)
-        pages = [info.key for info in self.store.list(prefix) if info.key != log.head_key and any(uid in info.key for uid in refers)]
-        if not pages or place in self.listed or log.head_key in self._touched:
-            return False
-        key = self.random.choice(sorted(pages))
-        [ref] = [each for each in _refs(self.repository, log.identity) if each.uid in key]
-        raw = self._take(key)
-        if raw is None:
-            return False
-        self._touched.add(log.head_key)
-        self._put(key, self._changed(raw))
-        listed = [entry.key for entry, _ in log.runs if ref.base_offset <= entry.base_offset <= ref.last_offset]
+    def lose_page(self, place: Place, ref: PageRef) -> None:
+        listed = self.listed_on(place, ref)
         self.lost |= {*listed}
         self.unlisted |= {*listed[1:]}  # the page is named by where it begins
-        return True
 
-    def _head(self) -> bool:
-        place = self.random.choice(sorted(self.logs))
+    def page(self) -> tuple[Place, PageRef, str] | None:
+        """One that its head refers to, and its key."""
+        place = self.place()
         log = self.logs[place]
-        raw = self._take(log.head_key)
-        if raw is None:
-            return False
-        changed = self._changed(raw)
-        if self.random.random() < 0.3:
-            other = self.logs[self.random.choice(sorted(self.logs))]
-            changed = other.heads[-1][0]
-            if other is log:
-                return True
-        if changed is not None and _says(changed) == _says(raw):
-            return True
-        self._put(log.head_key, changed)
-        self._empty(place)
-        return True
-
-    def _older_head(self) -> bool:
-        place = self.random.choice(sorted(self.logs))
-        log = self.logs[place]
-        if len(log.heads) < 2 or self._take(log.head_key) is None:
-            return False
-        raw, listed = self.random.choice(log.heads[:-1])
-        self._put(log.head_key, raw)
-        self.listed[place] = listed
-        return True
-
-    def _empty(self, place: Place) -> None:
-        self.empty.add(place)
-
-    def _hostile_head(self) -> bool:
-        """Sealed as every document is, with what no agent writes."""
-        place = self.random.choice(sorted(self.logs))
-        log = self.logs[place]
-        raw = self._take(log.head_key)
-        if raw is None:
-            return False
-        body = json.loads(raw)
-        body.pop("digest")
-        self._poison(body)
-        body["digest"] = document._digest(body)
-        self._put(log.head_key, json.dumps(body).encode())
-        self.doubtful.add(place)
-        return True
-
-    def _poison(self, body: dict[str, Any]) -> None:
-        random = self.random
-        huge = random.choice((-1, 2**31, 2**62, 2**63 - 1, 2**63, 2**70))
-        name = random.choice(("../../../evil", "/evil", "", ".", "a\0b", "x" * 300, "data/../../evil"))
-        entries = [each for each in body["entries"] if "key" in each or "uid" in each]
-        targets: list[tuple[dict[str, Any], str, Any]] = [
-            (body, "topic", name),
-            (body, "topic_id", random.choice((name, OTHER_TOPIC))),
-            (body, "cluster_id", random.choice((name, "another"))),
-            (body, "partition", huge),
-            (body, "last_offset", huge),
-            (body, "start_offset", huge),
-            (body, "version", huge),
-            (body, "fence", huge),
-            (body, "leader_epoch", huge),
-            (body, "format", [9, 0]),
-            (body, "entries", "none"),
-        ]
-        if entries:
-            entry = random.choice(entries)
-            targets += [
-                (entry, "key", random.choice((name, "data/ab/evil"))),
-                (entry, "uid", name),
-                (entry, "base_offset", huge),
-                (entry, "last_offset", huge),
-                (entry, "size_bytes", huge),
-                (entry, "live_bytes", huge),
-                (entry, "records", huge),
-                (entry, "layout", random.choice((name, "blocks"))),
-                (entry, "index_key", name),
-                (entry, "epochs", [[huge, 0]]),
-            ]
-        where, what, value = random.choice(targets)
-        where[what] = value
-
-    def _topic(self) -> bool:
-        topic = self.random.choice(sorted({name for name, _ in self.logs}))
-        [topic_id] = {log.identity.topic_id for (name, _), log in self.logs.items() if name == topic}
-        key = self.random.choice((keys.current(topic), keys.topic_manifest(topic, topic_id)))
-        if topic in self.gone:
-            return False
-        raw = self._take(key)
-        if raw is None:
-            return False
-        changed = self._changed(raw)
-        if self.random.random() < 0.3:
-            others = sorted(info.key for info in self.store.list("meta/") if info.key.rpartition("/")[2] == key.rpartition("/")[2])
-            other = self.random.choice(others)
-            if other == key:
-                return True
-            changed = self.store.get(other)[0]
-        if changed is not None and _says(changed) == _says(raw):
-            return True
-        self._put(key, changed)
-        self.gone.add(topic)
-        return True
-
-    def _cluster(self) -> bool:
-        """The snapshot, or the list of snapshots."""
-        raw = self._take(key := self.random.choice(sorted(info.key for info in self.store.list(keys.CLUSTER))))
-        if raw is not None:
-            self._put(key, self._changed(raw))
-            self.is_cluster_harmed = True
-        return raw is not None
-
-    def _owner(self) -> bool:
-        raw = self._take(keys.OWNER)
-        if raw is not None:
-            self._put(keys.OWNER, self._changed(raw))
-        return raw is not None
+        refs = [] if place in self.listed or log.head_key in self._touched else list(_refs(self.repository, log.identity))
+        if not refs:
+            return None
+        ref = self.random.choice(refs)
+        return place, ref, page_key(log.identity, ref)
 
     # What must come of it
 
     def runs(self, place: Place) -> list[tuple[Entry, list[bytes]]]:
         """Those that are listed and not lost."""
-        if place in self.empty or place[0] in self.gone:
+        if place in self.empty:
             return []
         runs = self.logs[place].runs[: self.listed.get(place, len(self.logs[place].runs))]
         return [(entry, batches) for entry, batches in runs if entry.key not in self.lost]
 
     def sound(self, place: Place, said: str = "") -> list[bytes]:
         """The batches that come back; of harmed runs those that `said` does not name."""
-        where = "{}:{}".format(*place)
+        where = where_of(place)
         return [
             batch
             for entry, batches in self.runs(place)
@@ -458,9 +339,30 @@ class DamagedBucket:
             for batch in batches
         ]
 
+    def certain(self, place: Place) -> list[bytes]:
+        """What comes back whatever a hostile page does; nothing where the head is hostile."""
+        runs = self.runs(place) if place in self.uncertain else []
+        return [batch for entry, batches in runs if entry.key not in self.uncertain[place] | self.harmed for batch in batches]
+
+    def places(self, label: str) -> list[Place]:
+        return [(label, number) for number in range(self.lives[label].partitions)]
+
+    def lives_of(self, name: str) -> list[str]:
+        """Every incarnation of it."""
+        return [label for label, life in self.lives.items() if life.topic == name]
+
+    def comes_back_as(self, label: str, *, cluster: bool, counted: bool) -> str | None:
+        """Which incarnation a recovery that is asked for `label` brings back; None: none, and says so."""
+        if label in self.names and not cluster:
+            if label in self.outdated:
+                [label] = [each for each in self.earlier if self.lives[each].topic == label]
+            elif label in self.nameless and (len(self.lives_of(label)) > 1 or label in self.copied):
+                return None
+        return None if label in self.unreadable and not (cluster or counted) else label
+
     def is_damaged(self) -> bool:
         """Is anything of what is listed harmed, or not there? Not of what is doubtful, which may be harmless."""
-        if self.gone or self.empty:
+        if self.empty or self.unreadable or self.nameless:
             return True
         logs = {place: log for place, log in self.logs.items() if place not in self.doubtful}
         return any(
@@ -472,21 +374,26 @@ class DamagedBucket:
     def everything(self, place: Place) -> list[bytes]:
         return [batch for _, batches in self.logs[place].runs for batch in batches]
 
-    def must_be_said(self, came_back: Collection[str] = ()) -> Iterator[str]:
-        """By the plan, or the recovery that it makes. came_back: topics that a snapshot of the cluster has helped to find"""
-        yield from self.gone.difference(came_back)
-        for place, log in self.logs.items():
-            where, listed = "{}:{}".format(*place), self.listed.get(place, len(log.runs))
-            if place[0] in self.gone or place in self.doubtful:
+    def must_be_said(self, label: str) -> Iterator[str]:
+        """Of the partitions of what comes back, by the plan, or the recovery that it makes."""
+        for place in self.places(label):
+            log = self.logs[place]
+            where, listed = where_of(place), self.listed.get(place, len(log.runs))
+            if place in self.doubtful:
                 continue
             if place in self.empty:
-                yield f"{place[0]}:"
+                yield f"{self.lives[label].topic}:"
                 continue
             for entry, _ in log.runs[:listed]:
                 if entry.key in self.lost - self.unlisted:
                     yield f"{where} offsets {entry.base_offset}-"
             if any(info.key == entry.key for entry, _ in log.runs[listed:] if _says_offsets(entry) for info in self.store.list(entry.key)):
                 yield f"{where} ends at offset"
+
+
+def where_of(place: Place) -> str:
+    """As people read it."""
+    return f"{parse_incarnation(place[0])[0]}:{place[1]}"
 
 
 @cache
@@ -499,18 +406,11 @@ def _says_offsets(entry: Entry) -> bool:
     return entry.layout in ("segment", "blocks")
 
 
-def _refs(repository: ManifestRepository, identity: PartitionId) -> Iterator[Any]:
+def _refs(repository: ManifestRepository, identity: PartitionId) -> Iterator[PageRef]:
     """The pages right below the head as it is; none where it cannot be read."""
     try:
         held = repository.load(identity)
-    except Exception:
+    except HeadwaterError:
         return
     if held is not None:
         yield from (item for item in held.head.entries.items if not isinstance(item, Entry))
-
-
-def _says(raw: bytes) -> object:
-    try:
-        return json.loads(raw)
-    except ValueError:
-        return raw

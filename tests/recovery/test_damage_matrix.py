@@ -1,11 +1,16 @@
-"""Buckets that are damaged in several ways at once: every damage is named, nothing wrong is written, everything sound comes back.
-Some are recovered, every third is drilled; half of each as a whole cluster, with its snapshot. What a drill lets pass is sound.
+"""Buckets that are damaged in one way, or in several at once: each damage is named, nothing wrong is written, all that is sound comes back.
+
+All topics are recovered, half the time as a whole cluster with its snapshot; each that does not come back that way by itself, and every
+earlier incarnation by its id. A refusal names what is damaged, and what it says to do is done. Every third bucket is drilled, too: what a
+drill lets pass is sound.
 
 `DAMAGE_SEEDS=10000` draws more of them (`make soak`).
 """
 
+import json
 import os
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,104 +21,256 @@ from headwater.drill.drill_run import carry_out, prepare
 from headwater.drill.equipment import DrillEquipment
 from headwater.drill.scratch import open_scratch
 from headwater_core.clock import SystemClock
-from headwater_core.errors import CorruptData, NotFound, NothingExamined, UsageError, VerificationFailed
+from headwater_core.errors import HeadwaterError
+from headwater_core.layouts import open_layout
+from headwater_core.partition import parse_incarnation
 from manifests import page_limits
 from manifests.repository import ManifestRepository
 from tests.manifests import trees
-from tests.recovery.damaged_bucket import DamagedBucket
+from tests.recovery.damage_ways import WAYS, damage, is_there
+from tests.recovery.damaged_bucket import DamagedBucket, where_of
+from tests.recovery.hostile_documents import resealed
 from tests.recovery.written_archive import batches_in
 
 BLOCKS = 30
-DRILL_EVERY = 3  # of so many buckets one is drilled, and the others are recovered
+DRILL_EVERY = 3  # of so many buckets one is drilled
 DRILL_ID = "20260131T120000.123Z-9f86d081"
 SEEDS = int(os.environ.get("DAMAGE_SEEDS", "270"))
+EACH_WAY = 6  # seeds
 
 
-def words(plan: recovery.RecoveryPlan) -> str:
-    return "\n".join((*plan.left_out, *map(str, plan.holes), *plan.notes, *plan.endings, *plan.problems))
+class Recovered:
+    """What a recovery of `asked`, None for all topics, made of the bucket in `into`; or why it refused to.
 
+    said   by the plan and in the end
+    names  the topics that came back
+    """
 
-def check(seed: int, root: Path) -> DamagedBucket:
-    bucket, cluster = DamagedBucket(seed), seed % 2 == 0
-    for _ in range(bucket.random.randint(1, 5)):
-        bucket.damage()
-    before = {info.key: bucket.store.get(info.key)[0] for info in bucket.store.list("")}
-    into = root / str(seed) / "log"
-    repository = ManifestRepository(bucket.store)
-    if seed % DRILL_EVERY == 0:
-        check_drill(bucket, root / str(seed), cluster=cluster)
-        assert {info.key: bucket.store.get(info.key)[0] for info in bucket.store.list("")} == before
-        return bucket
-    try:
-        plan = recovery.plan(repository, None, recovery.Options(cluster="latest" if cluster else None))
-        said = words(plan)
-        done = recovery.apply(plan, into, bucket.store, skip_damaged=True, recorded=False)
-        said += "\n".join((*done.left_out, *done.notes))
-    except (VerificationFailed, NothingExamined, NotFound, CorruptData) as error:
-        if not is_excused(bucket, cluster=cluster) and any(
-            bucket.sound(place, str(error)) for place in bucket.logs if place not in bucket.doubtful
-        ):
-            raise
-        return bucket
-    except UsageError:
-        if not bucket.doubtful:
-            raise
-        return bucket
-    finally:
-        assert {info.key: bucket.store.get(info.key)[0] for info in bucket.store.list("")} == before
-        assert [path.name for path in (root / str(seed)).iterdir()] in ([], ["log"]) if (root / str(seed)).exists() else True
-    came_back = {topic.topic for topic in done.topics}
-    for words_of_it in bucket.must_be_said(came_back if cluster else ()):
-        assert words_of_it in said, f"{words_of_it} is not in {said}"
-    for place in bucket.logs:
-        wanted = bucket.sound(place, said)
-        directory = into / "{}-{}".format(*place)
-        found = [raw for _, raw in batches_in(directory)] if directory.exists() else []
-        if place in bucket.doubtful or (cluster and place[0] in bucket.gone):
-            assert set(found) <= set(bucket.everything(place)), place
-            assert found == wanted or place[0] in bucket.gone or f"{place[0]}:" in said, place
+    def __init__(self, bucket: DamagedBucket, asked: str | None, into: Path, **options: object) -> None:
+        self.bucket, self.asked, self.into, self.refusal = bucket, asked, into, ""
+        self.names: frozenset[str] = frozenset()
+        self.options = recovery.Options(**options)  # type: ignore[arg-type]
+        before = {info.key: bucket.store.get(info.key)[0] for info in bucket.store.list("")}
+        try:
+            plan = recovery.plan(ManifestRepository(bucket.store), None if asked is None else [asked], self.options)
+            self.said = "\n".join((*plan.left_out, *map(str, plan.holes), *plan.notes, *plan.endings, *plan.problems))
+            done = recovery.apply(plan, into, bucket.store, skip_damaged=True, recorded=False)
+        except HeadwaterError as error:
+            self.said = self.refusal = str(error)
+            assert not (into / "meta.properties").exists()
         else:
-            assert found == wanted, place
-    return bucket
+            self.said += "\n".join((*done.left_out, *done.notes))
+            self.names = frozenset(topic.topic for topic in done.topics)
+        assert {info.key: bucket.store.get(info.key)[0] for info in bucket.store.list("")} == before
+
+    @property
+    def is_cluster(self) -> bool:
+        return self.options.cluster is not None
+
+    def check_logs(self) -> None:
+        """Of all that came back, whole or not: each is what one incarnation of its name has, and all of it that is sound."""
+        if self.refusal:
+            return
+        found: dict[str, dict[int, list[bytes]]] = {}
+        for path in self.into.iterdir():
+            name, _, number = path.name.rpartition("-")
+            if path.is_dir() and number.isdecimal():
+                found.setdefault(name, {})[int(number)] = [raw for _, raw in batches_in(path)]
+        for name, logs in found.items():
+            assert name in self.names
+            self._check_topic(name, {number: batches for number, batches in logs.items() if batches})
+
+    def _check_topic(self, name: str, logs: dict[int, list[bytes]]) -> None:
+        bucket = self.bucket
+        lives = [self.asked] if self.asked and "@" in self.asked else bucket.lives_of(name)
+        expected = bucket.comes_back_as(self.asked or name, cluster=self.is_cluster, counted=bool(self.options.partition_counts))
+        is_dubious = name in bucket.dubious or expected in bucket.dubious or (self.is_cluster and bucket.is_cluster_hostile)
+        possible = [label for label in lives if all(self._is_of(label, number, batches) for number, batches in logs.items())]
+        assert possible or not logs, f"{name}: of no incarnation, or of several: {logs.keys()}"
+        if is_dubious:
+            assert f"{name}:" in self.said or any(self._is_whole(label, logs) for label in possible), name
+            return
+        assert expected is not None, f"{name} came back, and nobody says which incarnation it is"
+        assert not logs or expected in possible, f"{name} came back as another incarnation"
+        assert self._is_whole(expected, logs), f"{name}: {self.said}"
+        for words in bucket.must_be_said(expected):
+            assert words in self.said, f"{words} is not in {self.said}"
+
+    def _is_of(self, label: str, number: int, batches: list[bytes]) -> bool:
+        place = label, number
+        return place in self.bucket.logs and set(batches) <= set(self.bucket.everything(place))
+
+    def _is_whole(self, label: str, logs: dict[int, list[bytes]]) -> bool:
+        """Everything sound is there; what is doubtful, or it is named."""
+        for place in self.bucket.places(label):
+            got, wanted = logs.get(place[1], []), self.bucket.sound(place, self.said)
+            if got == wanted:
+                continue
+            is_empty = f"{where_of(place)} comes back empty" in self.said  # of what is on a page, a layout that is not known
+            is_named = place in self.bucket.doubtful and where_of(place) in self.said
+            if not is_named or not (is_empty or set(got) >= set(self.bucket.certain(place))):
+                return False
+        return True
 
 
-def is_excused(bucket: DamagedBucket, *, cluster: bool) -> bool:
-    """A snapshot that is harmed ends the recovery of a whole cluster, which is said; topics alone come back."""
-    return cluster and bucket.is_cluster_harmed
+def check(bucket: DamagedBucket, seed: int, root: Path) -> None:
+    (root := root / str(seed) / "deeper" / "still").mkdir(parents=True)
+    if seed % DRILL_EVERY == 0:
+        check_drill(bucket, root / "drill", cluster=seed % 2 == 0)
+    done = Recovered(bucket, None, root / "all", **{"cluster": "latest"} if seed % 2 == 0 else {})
+    done.check_logs()
+    if done.refusal:
+        check_explained(bucket, done.refusal, cluster=done.is_cluster)
+    else:
+        for texts in (*bucket.said, *(bucket.cluster_said if done.is_cluster else ())):
+            assert any(each in done.said for each in texts), f"{texts} are not in {done.said}"
+        for name in bucket.names.keys() - done.names:
+            assert f"{name}:" in done.said, f"{name} is left out, and that is not said"
+            is_left_out = bucket.comes_back_as(name, cluster=done.is_cluster, counted=False) is None or not is_any_sound(bucket, name)
+            assert is_left_out or name in bucket.dubious or (done.is_cluster and bucket.is_cluster_hostile), (
+                f"{name} is left out: {done.said}"
+            )
+    check_remainder(bucket)
+    for number, label in enumerate((*sorted(bucket.names.keys() - done.names), *bucket.earlier)):
+        check_alone(bucket, label, root / f"alone-{number}")
+    assert {path.name for path in root.parent.iterdir()} == {"still"}
+    assert {path.name.partition("-")[0] for path in root.iterdir()} <= {"all", "alone", "drill"}
+
+
+def check_remainder(bucket: DamagedBucket) -> None:
+    """What stays in the archive is looked at, and what is lost of it is named."""
+    try:
+        plan = recovery.plan(ManifestRepository(bucket.store), None, recovery.Options(mode="instant"), thorough=True)
+    except HeadwaterError as error:
+        check_explained(bucket, str(error), cluster=False)
+        return
+    said = "\n".join((*plan.left_out, *plan.notes, *plan.problems))
+    for name in bucket.names:
+        label = bucket.comes_back_as(name, cluster=False, counted=False)
+        if label is None or label in bucket.dubious or name in bucket.dubious:
+            continue
+        for place in set(bucket.places(label)) - bucket.doubtful - bucket.empty:
+            runs = bucket.logs[place].runs[: bucket.listed.get(place, len(bucket.logs[place].runs))]
+            gone = [
+                entry for entry, _ in runs if not all(is_there(bucket, key) for key, _ in open_layout(entry.layout).data_objects(entry))
+            ]
+            for entry in gone if not bucket.unlisted & {entry.key for entry, _ in runs} else ():
+                assert f"{where_of(place)} offsets {entry.base_offset}-" in said, f"{entry.key} is gone: {said}"
+
+
+def check_alone(bucket: DamagedBucket, label: str, into: Path) -> None:
+    """One topic comes back by itself, as a refusal says that it does."""
+    topic = parse_incarnation(label)[0]
+    alone = Recovered(bucket, label, into / "1")
+    if "--partitions" in alone.refusal:
+        counts = {topic: bucket.lives[bucket.comes_back_as(label, cluster=False, counted=True) or label].partitions}
+        alone = Recovered(bucket, label, into / "2", partition_counts=counts, drop_partitions=True)
+    elif "@" in alone.refusal and label in bucket.nameless:
+        label = f"{topic}@{bucket.lives[label].topic_id}"
+        bucket.lives[label] = bucket.lives[topic]
+        bucket.logs |= {(label, number): log for (name, number), log in bucket.logs.items() if name == topic}
+        return
+    alone.check_logs()
+    if alone.refusal:
+        assert topic in alone.refusal, alone.refusal
+        assert label in bucket.dubious or not is_any_sound(bucket, label), f"{label}: {alone.refusal}"
+
+
+def is_any_sound(bucket: DamagedBucket, label: str) -> bool:
+    return any(bucket.sound(place) for place in bucket.places(label) if place not in bucket.doubtful)
+
+
+def check_explained(bucket: DamagedBucket, refusal: str, *, cluster: bool) -> None:
+    """A refusal of everything names the damage: to the snapshots, to a topic's partition count, or to all there is."""
+    if cluster and bucket.is_cluster_harmed and "cluster/" in refusal:
+        return
+    if any(parse_incarnation(label)[0] in refusal for label in bucket.miscounted | bucket.dubious):
+        assert "--" in refusal, f"it does not say what to do: {refusal}"
+        return
+    back = {bucket.comes_back_as(name, cluster=cluster, counted=False) for name in bucket.names}
+    assert not any(is_any_sound(bucket, label) for label in back if label), refusal
 
 
 def check_drill(bucket: DamagedBucket, directory: Path, *, cluster: bool) -> None:
     """What a drill says of the same: nothing that is damaged passes, and all of it is named."""
     equipment = DrillEquipment(store=bucket.store, clock=SystemClock(), version="1")
-    wanted = {place: bucket.runs(place) for place in bucket.logs if place not in bucket.doubtful}
+    before = {info.key: bucket.store.get(info.key)[0] for info in bucket.store.list("")}
     try:
         prepared = prepare(equipment, DrillRequest(topics=None, cluster=cluster), DRILL_ID)
         with open_scratch(directory, DRILL_ID) as scratch:
             report = carry_out(equipment, prepared, scratch)
-    except (VerificationFailed, NothingExamined, NotFound, CorruptData, UsageError):
-        if (
-            not bucket.doubtful
-            and not is_excused(bucket, cluster=cluster)
-            and any(entry.key not in bucket.harmed for runs in wanted.values() for entry, _ in runs)
-        ):
-            raise
+    except HeadwaterError as error:
+        check_explained(bucket, str(error), cluster=cluster)
         return
+    finally:
+        assert {info.key: bucket.store.get(info.key)[0] for info in bucket.store.list("")} == before
     assert decode_report(encode_report(report), "report") == report
     places = [f"{each.topic}:{each.partition} offsets {each.offset}-" for each in report.findings]
     said = "\n".join((*places, *map(str, report.findings), *report.left_out, *report.notes))
-    for words_of_it in bucket.must_be_said({each.topic for each in report.windows} if cluster else ()):
-        assert words_of_it in said, f"{words_of_it} is not in {said}"
+    for texts in bucket.said:
+        assert any(each in said for each in texts), f"{texts} are not in {said}"
+    labels = [*compared_labels(bucket, cluster=cluster)]
+    for label in labels:
+        for words in bucket.must_be_said(label):
+            assert words in said, f"{words} is not in {said}"
+    wanted = {place: bucket.runs(place) for label in labels for place in bucket.places(label) if place not in bucket.doubtful}
     for place, runs in wanted.items():
         for entry, _ in runs:
             if entry.key in bucket.harmed:
-                assert "{}:{} offsets {}-".format(*place, entry.base_offset) in said, entry.key
-    if bucket.is_damaged():
-        assert report.outcome is not DrillOutcome.PASSED or (cluster and bucket.gone), bucket.did
-    elif not bucket.doubtful and not {"_owner", "_cluster"} & {*bucket.did}:
-        assert (report.outcome, report.findings) == (DrillOutcome.PASSED, ()), bucket.did
+                assert f"{where_of(place)} offsets {entry.base_offset}-" in said, entry.key
+    if bucket.is_damaged() and len(labels) == len(bucket.names):
+        assert report.outcome is not DrillOutcome.PASSED or cluster or bucket.earlier, bucket.did
     assert not cluster or report.metadata["users"] > 0
     sound = sum(entry.records for runs in wanted.values() for entry, _ in runs if entry.key not in bucket.harmed)
     assert report.compared.records >= sound
+
+
+def compared_labels(bucket: DamagedBucket, *, cluster: bool) -> Iterator[str]:
+    """The incarnations that come back for sure."""
+    for name in bucket.names:
+        label = bucket.comes_back_as(name, cluster=cluster, counted=False)
+        is_dubious = name in bucket.dubious or label in bucket.dubious or (cluster and bucket.is_cluster_hostile)
+        if label is not None and not is_dubious and is_any_sound(bucket, label):
+            yield label
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WAYS)
+def test_each_way_of_damage_is_named_and_what_is_sound_comes_back(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page_limits, "LIMITS", trees.SMALL)
+    done = 0
+    for seed in range(20 * EACH_WAY):
+        bucket = DamagedBucket(seed)
+        damage(bucket, name)
+        if not bucket.did:
+            continue
+        try:
+            check(bucket, seed, tmp_path)
+        except BaseException as error:
+            raise AssertionError(f"seed {seed} of {name}") from error
+        if (done := done + 1) == EACH_WAY:
+            return
+    pytest.fail(f"{name} was done {done} times")
+
+
+@pytest.mark.parametrize("context", [{"version": "9"}, {}])
+@pytest.mark.parametrize("layout", ["blocks", "streaming", "chunks"])
+def test_a_run_of_which_its_layout_can_make_nothing_is_a_hole(layout: str, context: dict[str, str], tmp_path: Path) -> None:
+    for seed in range(100):
+        bucket = DamagedBucket(seed)
+        if (
+            chosen := next(((place, log) for place, log in bucket.logs.items() if any(e.layout == layout for e, _ in log.runs)), None)
+        ) is None:
+            continue
+        _, log = chosen
+        body = json.loads(bucket.take(log.head_key) or b"")
+        [listed, *_] = [each for each in body["entries"] if each.get("layout") == layout]
+        listed["context"] = context
+        bucket.put(log.head_key, resealed(body))
+        bucket.lose(next(entry for entry, _ in log.runs if entry.base_offset == listed["base_offset"]))
+        check(bucket, seed, tmp_path)
+        return
+    pytest.fail(f"no run of layout {layout}")
 
 
 @pytest.mark.slow
@@ -122,9 +279,12 @@ def test_any_damage_is_named_and_what_is_sound_comes_back(block: int, tmp_path: 
     monkeypatch.setattr(page_limits, "LIMITS", trees.SMALL)
     did: Counter[str] = Counter()
     for seed in range(block, SEEDS, BLOCKS):
+        bucket = DamagedBucket(seed)
+        for _ in range(bucket.random.randint(1, 5)):
+            damage(bucket)
         try:
-            bucket = check(seed, tmp_path)
+            check(bucket, seed, tmp_path)
         except BaseException as error:
-            raise AssertionError(f"seed {seed}") from error
+            raise AssertionError(f"seed {seed}: {bucket.did}") from error
         did.update(bucket.did)
-    assert len(did) > 3
+    assert len(did) > 5
