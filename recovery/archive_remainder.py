@@ -7,7 +7,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from headwater_core.errors import CorruptData, ForeignOwner, UnsupportedFormat
-from headwater_core.layouts import open_layout
+from headwater_core.layouts import is_known, open_layout
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId
 from headwater_core.threads import ContextThreads
@@ -102,7 +102,9 @@ def look(store: ObjectStore, partition: PartitionId, head: Head, left: LeftInArc
     indexes: list[str] = []
     for entry in EntryTree(head.entries.items, pages).within(first, end):
         wrong = pages.lost[entry.base_offset].reason if entry.gap and entry.base_offset in pages.lost else ""
-        if not entry.gap:
+        if not entry.gap and not is_known(entry.layout):  # nobody has checked its keys
+            wrong = f"layout {entry.layout[:40]!r} is not known to this version"
+        elif not entry.gap:
             if entry.index_key and sizes.of(entry.index_key) != entry.index_bytes:
                 lacking += 1
                 indexes += [entry.index_key] * (len(indexes) < INDEXES_SHOWN)

@@ -18,7 +18,7 @@ from manifests.repository import ManifestRepository
 from recovery.archive_remainder import look
 from recovery.recovery_plan import LeftInArchive, RecoveryPlan
 from tests.headwater_core.objectstore.memory import MemoryStore
-from tests.recovery.plans import a_head, an_entry
+from tests.recovery.plans import CLUSTER, a_head, an_entry
 from tests.recovery.written_archive import Archive, plain
 
 INSTANT = {"mode": "instant"}
@@ -62,6 +62,21 @@ def test_an_index_object_that_is_gone_is_noted_and_is_no_hole(options: dict[str,
     assert (plan.holes, plan.left_out) == ((), ())
     (note,) = (each for each in plan.notes if "index object" in each)
     assert note.startswith(f"1 index objects are missing, or have another length: {entries[place].index_key}. No record is lost")
+
+
+@pytest.mark.parametrize("key", ["", "../../evil", "evil"])
+def test_what_stays_in_a_layout_that_is_not_known_is_named_and_not_asked_for(key: str) -> None:
+    archive, entries = an_archive()
+    repository = ManifestRepository(archive.store)
+    identity = PartitionId(CLUSTER, archive.ids["orders"], 0, "orders")
+    held = repository.load(identity)
+    assert held
+    hostile = msgspec.structs.replace(entries[2], layout="another", key=key, index_key=key)
+    head = msgspec.structs.replace(held.head, entries=EntryTree([*entries[:2], hostile, *entries[3:]]))
+    left = LeftInArchive(base_offset=0, last_offset=29, runs=6, records=30, size_bytes=600)
+    found = look(archive.store, identity, head, left)
+    assert (found.objects, found.runs) == (5, 1)
+    assert "offsets 10-14, which stay in the archive: layout 'another'" in found.missing[0]
 
 
 def test_what_was_replaced_while_it_was_looked_at_is_not_missing() -> None:
