@@ -101,6 +101,8 @@ class LogEnds:
             if (gap is not None and not gap.gap) or not (is_local or is_last):
                 continue
             found = open_after(self._store, entries, at)
+            if not found:  # it began in what is lost, and has no record in what is left
+                continue
             ours = [each for each in found if not (is_last and each.producer_id in known)]
             room = len(ours) if gap is None else gap.next_offset - gap.base_offset
             if self._how == "keep" or room < len(ours) or any(each.producer_epoch is None for each in ours):

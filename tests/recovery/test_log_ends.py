@@ -8,7 +8,7 @@ from headwater_core.segments import checkpoints
 from headwater_core.segments.markers import ABORT, read_marker
 from recovery.open_transactions import open_after
 from recovery.recovery_plan import Abort
-from tests.recovery.written_archive import Archive, aborts, data, marker, plain, state
+from tests.recovery.written_archive import Archive, aborts, batches_in, data, marker, plain, state
 
 
 def test_a_transaction_that_no_coordinator_ends_is_aborted_where_the_log_ends(tmp_path: Path) -> None:
@@ -114,3 +114,15 @@ def test_what_cannot_be_read_is_noted_and_stays_open() -> None:
     assert plan.topics[0].partitions[0].open_from == 0
     assert [note for note in plan.endings if "cannot be read" in note]
     assert len(plan.holes) == 1
+
+
+@pytest.mark.parametrize("how", ["keep", "abort", "cut"])
+def test_a_transaction_that_began_in_what_is_lost_and_is_known_by_nothing_else_ends_nothing(how: str, tmp_path: Path) -> None:
+    archive = Archive()
+    first, second = archive.topic("orders", [data(0, 7)], [plain(1)])
+    archive.store.delete(first.key)
+    archive.store.delete(first.index_key)
+    archive.store.delete(second.index_key)
+    plan = archive.plan(open_transactions=how)
+    recovery.apply(plan, tmp_path / "log", archive.store, skip_damaged=True)
+    assert [header.base_offset for header, _ in batches_in(tmp_path / "log" / "orders-0")] == [1]
