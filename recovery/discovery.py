@@ -91,20 +91,22 @@ def discover(repository: ManifestRepository, topics: Iterable[str] | None, optio
         raise VerificationFailed("nothing can be recovered: " + "; ".join(lost))
     if not found and not lost:
         raise NothingExamined("the bucket holds no topics" if topics is None else "no topic was named")
-    notes = [*_owner_notes(owner, damage, {each.manifest.cluster_id for each in found}), *meant.notes]
+    notes = list(meant.notes)
+    if damage or owner is None:
+        notes.append(f"{damage or f'{keys.OWNER} is not there'}; the owner of this archive was taken from the topics")
     return Found(topics=found, lost=lost, unread=meant.unread, notes=notes, owner=owner, owner_damage=damage)
 
 
-def _owner_notes(owner: Owner | None, damage: str, cluster_ids: Collection[str]) -> Iterable[str]:
-    if damage:
-        yield f"{damage}; the owner of this archive was taken from the topics"
-    elif owner is None:
-        yield f"{keys.OWNER} is not there; the owner of this archive was taken from the topics"
-    elif others := sorted({*cluster_ids} - {owner.cluster_id}):
-        yield (
-            f"{keys.OWNER} says that the archive is cluster {owner.cluster_id}'s, and topics are {', '.join(others)}'s: it is older than "
-            "they are, or another archive's"
-        )
+def with_owner_compared(found: Found) -> Found:
+    """`found`, and whether the bucket is its topics' cluster's."""
+    others = sorted({each.manifest.cluster_id for each in found.topics} - {found.owner.cluster_id}) if found.owner else []
+    if found.owner is None or not others:
+        return found
+    note = (
+        f"{keys.OWNER} says that the archive is cluster {found.owner.cluster_id}'s, and topics are {', '.join(others)}'s: it is older than "
+        "they are, or another archive's"
+    )
+    return dataclass_replace(found, notes=[*found.notes, note])
 
 
 def of_owner(manifest: TopicManifest, owner: Owner | None) -> TopicManifest:

@@ -124,7 +124,7 @@ class _Lookup:
         try:
             current = self._repository.current(manifest.topic)
         except UNREADABLE:
-            return  # it was read a moment ago
+            return  # what it says does not count
         if others := others - {*(current.previous if current else ())}:
             known = ", ".join(sorted(others)[:_SHOWN])
             self.notes.append(
@@ -160,6 +160,8 @@ class _Lookup:
             raise error
         how = "without its settings" if found.configs is None else f"as {meant}, its only incarnation in the archive"
         self.notes.append(f"{topic}: {error}; it comes back {how}")
+        if topic_id is None:
+            self._note_others(found, heads)
         return found
 
     def _meant(self, topic: str) -> str | None:

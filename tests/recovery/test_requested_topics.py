@@ -130,6 +130,8 @@ def test_an_older_version_of_what_a_name_means_is_noted(archive: Archive, tmp_pa
     [note] = [note for note in plan.notes if "knows nothing" in note]
     assert note.startswith(f"orders: {earlier} is recovered")
     assert archive.ids["orders"] in note
+    put(archive, keys.topic_manifest("orders", earlier), b"{}")
+    assert note in archive.plan(partition_counts={"orders": 1}).notes
 
 
 def test_two_topics_of_one_id_do_not_come_back_as_one(archive: Archive) -> None:
