@@ -52,6 +52,7 @@ simulate: .venv/.tests
 
 soak: simulate
 	@$(BIN)/python -m tests.simulation --seeds $(THEME_SEEDS) --theme apart
+	@$(BIN)/python -m tests.simulation --seeds $(DAMAGE_SEEDS) --theme "damaged buckets"
 	@$(BIN)/python -m tests.model
 	@$(BIN)/python -m tests.model --all-mutants
 	@SOAK_S=$(SOAK_S) $(BIN)/pytest -n 0 -m peer tests/peers/test_transactions.py

@@ -79,6 +79,9 @@ ONCE_VIOLATED = (
     ("forgotten", 25),
     ("damage", 290),
     ("merged keys", 245),
+    ("damaged buckets", 24),
+    ("damaged buckets", 98),
+    ("damaged buckets", 144),
     ("disks", 20282),
     ("disks", 40016),
     ("disks", 80085),
@@ -362,6 +365,24 @@ def test_a_recovery_under_way_has_all_that_is_archived_whatever_is_let_go() -> N
         "a take-over is killed",
         "more was archived than a take-over knows",
         "an agent is refused by an archive that was taken over",
+    ):
+        assert seen[witness], witness
+
+
+@pytest.mark.xdist_group("seeds")
+def test_of_a_damaged_bucket_all_that_is_sound_comes_back_and_the_rest_is_named() -> None:
+    seen = Counter[str]()
+    for seed in range(30 * TIMES):
+        result = run_seed(seed, theme="damaged buckets")
+        how = f"python -m tests.simulation --seeds 1 --first {seed} --theme 'damaged buckets'"
+        assert not result.violation, "\n".join([*result.trace, how, result.violation])
+        seen += result.seen
+    for witness in (
+        "a damaged bucket comes back whole",
+        "a hole of a damaged bucket is named",
+        "a recovery of a damaged bucket is refused",
+        "an older head comes back, and that is said",
+        "a name means what it once meant",
     ):
         assert seen[witness], witness
 

@@ -55,6 +55,7 @@ from tests.simulation.actors import Actor
 from tests.simulation.agents import Agent, LossyControl, Trouble, YieldingLocks
 from tests.simulation.brokers import Brokers
 from tests.simulation.bucket import Checks, Violation, WatchedStore, rest_of
+from tests.simulation.damaged_buckets import Damager
 from tests.simulation.operator import Operator
 from tests.simulation.readers import Reader
 from tests.simulation.recoveries import InlinePool, Recoverer, ScatteredPool
@@ -97,6 +98,7 @@ class Theme:
     unjoined   no store makes an object of others
     scattered  chunks go several at a time, and so in any order; and what becomes one object may be cut short, with no answer
     taken      in the end a recovered cluster takes the archive over
+    damages    copies of the bucket are damaged, and recovered
     actions    how many there are
     """
 
@@ -122,6 +124,7 @@ class Theme:
     merges: float = 0
     saves: bool = False
     taken: bool = False
+    damages: bool = False
     pauses: float = 0
     requests: bool = False
     collects: float = 0.4
@@ -193,6 +196,20 @@ THEMES = {
         follows=2,
         retention=0.3,
         releases=1,
+        unnamed=0,
+        vacancies=0,
+    ),
+    "damaged buckets": Theme(
+        damages=True,
+        pages=True,
+        layouts=True,
+        recreation=0.3,
+        merges=1,
+        collects=1,
+        elections=0.7,
+        rolls=6,
+        follows=2,
+        retention=0.4,
         unnamed=0,
         vacancies=0,
     ),
@@ -430,7 +447,9 @@ class World:
         self.operator = Operator(self)
         self.reader = None if theme_of.damage or theme_of.branches else Reader(self, 0 if theme_of.alone else result.seed % 2)
         is_lively = theme_of.trims or theme_of.merges or theme_of.pages or theme_of.collects > 1
-        self.recoverer = Recoverer(self) if is_lively or result.seed % 4 == 1 else None
+        is_recovered = not theme_of.damages and (is_lively or result.seed % 4 == 1)
+        self.recoverer = Recoverer(self) if is_recovered else None
+        self.damager = Damager(self) if theme_of.damages else None
 
     def close(self) -> None:
         for agent in self.agents:
@@ -472,6 +491,8 @@ class World:
                 self.reader.after_action()
             if self.recoverer:
                 self.recoverer.after_action()
+            if self.damager:
+                self.damager.after_action()
         self._come_to_rest()
 
     def _act(self) -> None:
@@ -747,6 +768,8 @@ class World:
             self.reader.rest()
         if self.recoverer:
             self.recoverer.rest()
+        if self.damager:
+            self.damager.rest()
         if progressed:  # else the newest head may be one that garbage collection has written, which is not announced
             self.result.seen["the control log is compared with the head"] += 1
             self.checks.control(self.control.state())
