@@ -21,7 +21,7 @@ from recovery.recovery_plan import LostRun, RecoveryPlan
 from tests.simulation.mutants.mutant import mutant, patch_in
 
 
-@mutant("a recovery takes what is gone for damage, whatever the head says by now", theme="recovered", noted=6)
+@mutant("a recovery takes what is gone for damage, whatever the head says by now", theme="recovered", noted=7)
 def recovery_calls_it_damage(stack: ExitStack) -> None:
     patch_in(stack, recovery.revision, "_planned_again", lambda *_: {})
 
@@ -31,7 +31,7 @@ def recovery_leaves_what_is_outdated(stack: ExitStack) -> None:
     patch_in(stack, Placement, "_remove_outdated", lambda *_: None)
 
 
-@mutant("a recovery trusts a segment in place by its name", theme="recovered", noted=85)
+@mutant("a recovery trusts a segment in place by its name", theme="recovered", noted=100)
 def recovery_trusts_a_name(stack: ExitStack) -> None:
     patch_in(stack, Placement, "_remove_outdated", lambda *_: None)
     patch_in(stack, recovery.runs, "check_run", lambda file, *_: 0)
