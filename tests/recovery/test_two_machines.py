@@ -19,7 +19,8 @@ from headwater_core.errors import ForeignOwner, Locked, UsageError
 from headwater_core.objectstore.directory import DirectoryStore
 from manifests.repository import ManifestRepository
 from recovery.bucket_survey import survey
-from recovery.recovery_plan import RecoveryPlan, decode_plan, encode_plan
+from recovery.plan_document import decode_plan, encode_plan
+from recovery.recovery_plan import RecoveryPlan
 from recovery.target import LOCK, read_mark
 from tests.recovery.interrupted import run, started
 from tests.recovery.kill_walk import FIRST, LATER, Seed, applied, contents
