@@ -5,6 +5,7 @@ Repeated trouble is counted (headwater/repeated_events.py). What libraries log a
 line can be parsed.
 """
 
+import atexit
 import contextlib
 import logging
 import os
@@ -139,7 +140,7 @@ class _Limit:
 
 
 def configure(level: LogLevel = LogLevel.AUTO, form: LogFormat = LogFormat.AUTO, *, default: LogLevel = LogLevel.WARNING) -> None:
-    """Write events to stderr. Within a command, the counts are written when the command ends.
+    """Write events to stderr. The counts are written when the command ends, else, as in a worker of it, when the process does.
 
     default   what AUTO means for this command
     """
@@ -172,6 +173,8 @@ def configure(level: LogLevel = LogLevel.AUTO, form: LogFormat = LogFormat.AUTO,
     logging.getLogger().addHandler(_LIBRARIES)
     if verb := click.get_current_context(silent=True):
         verb.call_on_close(limit.close)
+    else:
+        atexit.register(limit.close)
 
 
 def _facts_first(_: object, __: str, event: MutableMapping[str, Any]) -> Mapping[str, Any]:

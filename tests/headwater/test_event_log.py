@@ -123,6 +123,20 @@ def complain(_: object, partition: str) -> None:
     structlog.get_logger().warning("damage_set_aside", partition=partition)
 
 
+def complain_of_two(_: object, partition: str) -> None:
+    for number in range(2):
+        complain(_, f"{partition}-{number}")
+
+
+def test_what_a_worker_process_has_counted_is_written_when_it_ends(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "bucket").mkdir()
+    config = load(None, {}, {"store.url": f"file://{tmp_path}/bucket"})
+    with JobPlacement(master=None, submitted=False, workers=2).runner(config, MemoryStore(), "scan", PROCESSES_FROM_BYTES) as runner:
+        list(runner.each(complain_of_two, ["soup"]))
+    events = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
+    assert [(event["partition"], event.get("repeats")) for event in events] == [("soup-0", None), ("soup-1", 1)]
+
+
 def test_worker_processes_write_their_events_to_stderr_too(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "bucket").mkdir()
     config = load(None, {}, {"store.url": f"file://{tmp_path}/bucket"})
