@@ -21,7 +21,7 @@ from headwater_core.segments.metadata.record_schemas import ACL
 from recovery.given_state import acls_of, hand_over, quotas_of, reassignment
 from recovery.partition_swap import NamedLogDir, place
 from recovery.topic_creation import with_created_topics
-from tests.fixtures import Isolation, expected, expected_cluster, expected_offsets, unpack
+from tests.fixtures import Isolation, expected, expected_cluster, expected_offsets, private_copy, unpack
 from tests.peers.agent import Headwater
 from tests.peers.cluster import BROKER_PROPERTIES, wait_in_sync
 from tests.peers.guarded import GuardedBroker
@@ -212,7 +212,7 @@ def test_all_topics_come_back_on_several_disks_and_the_cleaner_works_there(tmp_p
 
 
 def test_parts_come_back_in_a_running_cluster_and_a_gateway_over_the_old_archive_has_the_rest(tmp_path: Path) -> None:
-    headwater = Headwater(tmp_path / "lost", unpack("pantry"), owned=True)
+    headwater = Headwater(tmp_path / "lost", private_copy("pantry", tmp_path), owned=True)  # an agent deletes in it
     headwater.archive(tails=True)
     options = ["--config", str(headwater.file)]
     broker = KafkaBroker(tmp_path / "kafka", tmp_path / "work")
