@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from headwater.replay import consume
-from headwater_core.errors import VerificationFailed
+from headwater_core.errors import TransientError, VerificationFailed
 from hydration.config import ReadPriority
 from tests.headwater.gateway.raw import RawClient, a_fetch
 from tests.peers.agent import OFTEN, ROOT, Agent, Headwater
@@ -101,11 +101,11 @@ def damaged(folder: Path) -> Iterator[None]:
 
 
 def read_whole(address: str, until_s: float) -> list[Any]:
-    """Every value. What the gateway found damaged it believes to be so for some seconds more, and consumers are told."""
+    """Every value. What the gateway found damaged it believes to be so for some seconds more, and consumers are told, or told to wait."""
     while True:
         try:
             return [each["value"] for each in consume(address, committed=False, keep=lambda topic: topic == TOPIC)]
-        except VerificationFailed:
+        except (TransientError, VerificationFailed):
             if time.monotonic() >= until_s:
                 raise
 
