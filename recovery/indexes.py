@@ -43,6 +43,18 @@ class Indexes:
             self._add_time()
             self._indexed_to = position
 
+    @property
+    def next_position(self) -> int:
+        """The first batch that begins there or later has an entry."""
+        return self._indexed_to + self._interval_bytes + 1
+
+    def pass_over(self, position: int, last_offset: int, newest_ms: int, newest_offset: int) -> None:
+        """Several batches that begin before `next_position`, the first of them at `position`: the last offset of the last one, the largest
+        timestamp, and the last offset of the first batch that has it."""
+        self._last_offset, self._position = last_offset - self._base_offset, position
+        if newest_ms > self._timestamp_ms:
+            self._timestamp_ms, self._timestamp_offset = newest_ms, newest_offset - self._base_offset
+
     def files(self) -> dict[str, bytes]:
         """Contents by suffix; empty for a segment that is larger than an index can describe, which a broker splits first."""
         if max(self._last_offset, self._position) > _RELATIVE_MAX:

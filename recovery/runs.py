@@ -14,12 +14,14 @@ from headwater_core.layouts import open_layout
 from headwater_core.objectstore.digest import Digest
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.segments.batch_walk import BatchWalk
-from headwater_core.segments.batches import CONTROL
+from headwater_core.segments.batches import CONTROL, HEADER
+from headwater_core.segments.stretch import NO_END_OFFSET, Stretch, pass_batches
 from manifests.entry import Entry
 from recovery.indexes import INTERVAL_BYTES, Indexes
 from recovery.target_files import publish
 
 SEGMENT_SUFFIXES = (".log", ".index", ".timeindex")
+_NOTHING = Stretch(-1, -1, -1, 0, 0, 0, 0, -1, (), 0, 0, -1)
 PIECE_BYTES = 8 << 20  # of a download: what one run in flight holds in memory
 
 
@@ -126,10 +128,25 @@ def check_run(file: BinaryIO, entry: Entry, where: str, indexes: Indexes) -> int
     size = os.fstat(file.fileno()).st_size
     if size != entry.live_bytes:
         raise CorruptData(where, size, f"{size} bytes, the manifest lists {entry.live_bytes}")
-    walk = BatchWalk(file, 0, size, where=where)
     first = last = -1
     records = 0
     epochs: set[int] = set()
+
+    def pass_plain(view: memoryview, at: int, filled: int, position: int, last_offset: int, epoch: int) -> Stretch:
+        """Those up to the next batch that an index names: compiled code says of all what the loop below learns of each."""
+        nonlocal first, last, records
+        point = at + indexes.next_position - position
+        if pass_batches is None or point <= at:
+            return _NOTHING
+        passed = Stretch(*pass_batches(view, at, filled, point, NO_END_OFFSET, last_offset, epoch, True))
+        if passed.batches:
+            first = HEADER.unpack_from(view, at)[0] if first < 0 else first
+            last, records = passed.last_offset, records + passed.records
+            epochs.add(passed.epoch)
+            indexes.pass_over(position, passed.last_offset, passed.newest_ms, passed.newest_offset)
+        return passed
+
+    walk = BatchWalk(file, 0, size, where=where, ahead=None if pass_batches is None else pass_plain)
     for position, (base, _, epoch, _, _, attributes, delta, _, max_timestamp_ms, _, _, _, count) in walk:
         first = base if first < 0 else first
         last = base + delta

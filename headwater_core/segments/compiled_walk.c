@@ -20,7 +20,7 @@ static PyObject *producers_of(const Stretch *stretch)
 
 PyDoc_STRVAR(pass_batches_doc,
              "pass_batches(buffer, at, end, point, end_offset, last_offset, epoch, collect) -> (at, last_offset, epoch, records, offsets,\n"
-             "earliest_ms, latest_ms, first_gap, producers, batches)\n\n"
+             "earliest_ms, latest_ms, first_gap, producers, batches, newest_ms, newest_offset)\n\n"
              "See segments.stretch. Raises ValueError for places outside of the buffer.");
 
 static PyObject *pass_batches(PyObject *module, PyObject *args)
@@ -47,9 +47,10 @@ static PyObject *pass_batches(PyObject *module, PyObject *args)
     PyObject *producers = producers_of(&stretch);
     if (producers == NULL)
         return NULL;
-    return Py_BuildValue("(LLiLLLLLNL)", (long long)stretch.at, (long long)stretch.last_offset, (int)stretch.epoch,
+    return Py_BuildValue("(LLiLLLLLNLLL)", (long long)stretch.at, (long long)stretch.last_offset, (int)stretch.epoch,
                          (long long)stretch.records, (long long)stretch.offsets, (long long)stretch.earliest_ms,
-                         (long long)stretch.latest_ms, (long long)stretch.first_gap, producers, (long long)stretch.batches);
+                         (long long)stretch.latest_ms, (long long)stretch.first_gap, producers, (long long)stretch.batches,
+                         (long long)stretch.newest_ms, (long long)stretch.newest_offset);
 }
 
 PyDoc_STRVAR(take_frames_doc, "take_frames(frames, at, end, run) -> (at, bytes of run that were filled, batches)\n\n"
@@ -169,7 +170,7 @@ PyMODINIT_FUNC PyInit_compiled_walk(void)
 {
     prepare_crc32c();
     PyObject *module = PyModule_Create(&definition);
-    if (module != NULL && PyModule_AddIntConstant(module, "VERSION", 2) < 0)
+    if (module != NULL && PyModule_AddIntConstant(module, "VERSION", 3) < 0)
         Py_CLEAR(module);
     return module;
 }
