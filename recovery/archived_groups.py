@@ -74,13 +74,14 @@ def read_groups(repository: ManifestRepository, *, until_ms: int | None = None, 
     found: list[CommittedOffset] = []
     unread: list[str] = []
     ends = _Ends(repository, until_ms, unread)
-    times_ms: list[int] = []
+    as_of_ms: int | None = None
     for partition in _partitions(repository, OFFSETS, unread):
         commits = Commits()
 
         def record(each: Record, transaction_of: int | None, where: str, commits: Commits = commits) -> None:
+            nonlocal as_of_ms
             commits.record(each, transaction_of, where)
-            times_ms.append(each.timestamp_ms)
+            as_of_ms = each.timestamp_ms if as_of_ms is None else max(as_of_ms, each.timestamp_ms)
 
         def marker(producer_id: int, ended: bool, commits: Commits = commits) -> None:
             commits.marker(producer_id, commits=ended)
@@ -90,7 +91,7 @@ def read_groups(repository: ManifestRepository, *, until_ms: int | None = None, 
         for key, committed in commits.current.items():
             end = ends.of(key.topic, key.partition) if with_ends else None
             found.append(CommittedOffset(key.group, key.topic, key.partition, committed.value.offset, end, committed.value.metadata))
-    return ArchivedGroups(sorted(found), max(times_ms, default=None), unread)
+    return ArchivedGroups(sorted(found), as_of_ms, unread)
 
 
 def read_shares(repository: ManifestRepository, names: Mapping[str, str], *, until_ms: int | None = None) -> ArchivedShares:

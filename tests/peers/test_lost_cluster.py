@@ -386,8 +386,8 @@ def test_a_lost_cluster_comes_back_and_goes_on_and_is_lost_again(tmp_path: Path,
     assert cli.run(["recover", "plan", "cluster", "--kafka-release", "4.1", *operator(tmp_path)]) != 0
     assert "that takes Kafka 4.2 or 4.3" in capsys.readouterr().err
     jars = previous_kafka_jars()
-    with Bistro(tmp_path / "three", bucket, recovered(tmp_path, "once more", "--kafka-release", PREVIOUS), jars) as cluster:
-        go_on(cluster, tmp_path, "once more", before)
+    with Bistro(tmp_path / "three", bucket, recovered(tmp_path, "twice", "--kafka-release", PREVIOUS), jars) as cluster:
+        go_on(cluster, tmp_path, "twice", before)
         let_the_cleaner_work(cluster, b"three")
         write_all(cluster, b"three").commit_transaction(60)
         expect_committed(cluster)
