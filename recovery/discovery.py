@@ -26,7 +26,7 @@ from manifests.repository import ManifestRepository, Versioned
 from manifests.topic import Owner, TopicManifest
 from recovery.object_sizes import ObjectSizes
 from recovery.recovery_plan import LostRun, Options, PartitionPlan, RecoveryPlan, TopicPlan
-from recovery.requested_topics import listed_heads, meant_topics
+from recovery.requested_topics import INCARNATIONS_SHOWN, advised, listed_heads, meant_topics, other_incarnations
 
 INDEXES_SHOWN = 10
 _READERS = 16  # heads are small, so it is round trips that take the time
@@ -50,7 +50,7 @@ class Found:
     """The topics to recover, by name.
 
     lost   what cannot be recovered of everything that is there, and why, for people
-    unread of those, topics whose documents cannot be read, and what is wrong
+    unread of those, topics whose documents, or all of whose heads, cannot be read, and what is wrong
     notes  what else was noticed
     owner  of the bucket; None where there is none, or it cannot be read: owner_damage
     """
@@ -78,23 +78,36 @@ def discover(repository: ManifestRepository, topics: Iterable[str] | None, optio
     meant = meant_topics(repository, topics, options.partition_counts if options else None, options.partitions if options else None)
     manifests = [of_owner(each, owner) for each in (*meant.named.values(), *meant.matching)]
     found: list[ArchivedTopic] = []
-    lost = [f"{name}: {error}" for name, error in meant.unread.items()]
+    unread = dict(meant.unread)
     with ContextThreads(_READERS, "recover-discover") as pool:
         for manifest, archived in zip(manifests, pool.map(lambda each: load_archived(repository, each, owner), manifests), strict=True):
+            topic = manifest.topic
             if isinstance(archived, ArchivedTopic):
                 found.append(archived)
-            elif manifest.topic not in meant.named:
-                lost.append(f"{manifest.topic}: {archived}")
-            else:
+                continue
+            if topic in meant.others:
+                archived = advised(archived, other_incarnations(topic, meant.others[topic]))
+            if topic in meant.named:
                 raise archived
+            unread[topic] = archived
+    lost = [f"{name}: {error}" for name, error in unread.items()]
     if not found and lost and not (options and options.cluster):  # a snapshot may know more of them
         raise VerificationFailed("nothing can be recovered: " + "; ".join(lost))
     if not found and not lost:
         raise NothingExamined("the bucket holds no topics" if topics is None else "no topic was named")
-    notes = list(meant.notes)
+    others = [(each.manifest, ids) for each in found if (ids := meant.others.get(each.manifest.topic))]
+    notes = [*meant.notes, *(_other_note(*each) for each in others)]
     if damage or owner is None:
         notes.append(f"{damage or f'{keys.OWNER} is not there'}; the owner of this archive was taken from the topics")
-    return Found(topics=found, lost=lost, unread=meant.unread, notes=notes, owner=owner, owner_damage=damage)
+    return Found(topics=found, lost=lost, unread=unread, notes=notes, owner=owner, owner_damage=damage)
+
+
+def _other_note(manifest: TopicManifest, others: Sequence[str]) -> str:
+    topic = manifest.topic
+    return (
+        f"{topic}: {manifest.topic_id} is recovered; the archive has {', '.join(others[:INCARNATIONS_SHOWN])} too, of which "
+        f"{keys.current(topic)} knows nothing: it may be older than it was; {topic}@TOPIC_ID recovers another one"
+    )
 
 
 def with_owner_compared(found: Found) -> Found:

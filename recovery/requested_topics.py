@@ -20,6 +20,7 @@ from manifests.topic_survey import survey_topics
 UNREADABLE = (CorruptData, ForeignOwner, NotFound, UnsupportedFormat)
 """What may be wrong with a document, the store having answered."""
 
+INCARNATIONS_SHOWN = 10
 _SHOWN = 10
 _KEY_CHARS_SHOWN = 200
 
@@ -32,12 +33,14 @@ class MeantTopics(NamedTuple):
     named     the topics that are named, by name
     matching  those that patterns match; all, where nothing is named
     unread    of those, the ones whose documents cannot be read, and what is wrong
+    others    by name, the ids of incarnations that what says its meaning does not know of: a later one, where an older version was put back
     notes     what else was noticed
     """
 
     named: Mapping[str, TopicManifest]
     matching: Sequence[TopicManifest]
     unread: Mapping[str, HeadwaterError]
+    others: Mapping[str, Sequence[str]]
     notes: Sequence[str]
 
 
@@ -65,13 +68,26 @@ def meant_topics(
     if patterns:
         matching, unread = lookup.matching(patterns, required=topics is not None)
         matching = [each for each in matching if each.topic not in named]
-    return MeantTopics(named, matching, unread, lookup.notes)
+    return MeantTopics(named, matching, unread, lookup.others, lookup.notes)
+
+
+def advised(error: HeadwaterError, advice: str) -> HeadwaterError:
+    """The same error, with what can be done."""
+    if isinstance(error, CorruptData):
+        return type(error)(error.where, error.position, f"{error.reason}; {advice}")
+    return type(error)(f"{error}; {advice}")
+
+
+def other_incarnations(topic: str, ids: Iterable[str]) -> str:
+    """What to do where some of these are wanted."""
+    return f"{topic}@TOPIC_ID recovers an incarnation that is in the archive: {', '.join(sorted(ids)[:INCARNATIONS_SHOWN])}"
 
 
 class _Lookup:
     def __init__(self, repository: ManifestRepository, counts: Mapping[str, int], count: int | None) -> None:
         self._repository, self._counts, self._count = repository, counts, count
         self.notes: list[str] = []
+        self.others: dict[str, Sequence[str]] = {}
 
     def named(self, topics: Iterable[str]) -> list[TopicManifest]:
         meant: dict[str, str | None] = {}
@@ -87,7 +103,7 @@ class _Lookup:
         except UNREADABLE as error:
             return self._without_document(topic, topic_id, error, listed_heads(repository.store, topic))
         if topic_id is None:
-            self._note_others(found, listed_heads(repository.store, topic))
+            self._find_others(found, listed_heads(repository.store, topic))
         return found
 
     def matching(self, patterns: Sequence[str], *, required: bool) -> tuple[list[TopicManifest], dict[str, HeadwaterError]]:
@@ -102,7 +118,7 @@ class _Lookup:
         strays: list[str] = []
         heads = listed_heads(self._repository.store, strays=strays)
         for manifest in found:
-            self._note_others(manifest, heads)
+            self._find_others(manifest, heads)
         unread: dict[str, HeadwaterError] = {}
         for each in unreadable:
             if each.topic in wanted:
@@ -116,8 +132,8 @@ class _Lookup:
             self.notes.append(f"{len(strays)} objects have names that no part of an archive has, and are left alone: {shown}{more}")
         return sorted(found, key=lambda manifest: manifest.topic), unread
 
-    def _note_others(self, manifest: TopicManifest, heads: Heads) -> None:
-        """Of a name, incarnations that what says its meaning does not know of: a later one, where an older version was put back."""
+    def _find_others(self, manifest: TopicManifest, heads: Heads) -> None:
+        """See MeantTopics."""
         others = heads.get(manifest.topic, {}).keys() - {manifest.topic_id}
         if not others:
             return
@@ -126,11 +142,7 @@ class _Lookup:
         except UNREADABLE:
             return  # what it says does not count
         if others := others - {*(current.previous if current else ())}:
-            known = ", ".join(sorted(others)[:_SHOWN])
-            self.notes.append(
-                f"{manifest.topic}: {manifest.topic_id} is recovered; the archive has {known} too, of which "
-                f"{keys.current(manifest.topic)} knows nothing: it may be older than it was; {manifest.topic}@TOPIC_ID recovers another one"
-            )
+            self.others[manifest.topic] = sorted(others)
 
     def _without_document(self, topic: str, topic_id: str | None, error: HeadwaterError, heads: Heads) -> TopicManifest:
         """The manifest of a topic for which a document cannot be read. Raises `error`, with what can be done."""
@@ -140,9 +152,7 @@ class _Lookup:
             [meant] = held
         if meant is None or meant not in held:
             if topic_id is None and held:
-                raise _advised(
-                    error, f"{topic}@TOPIC_ID recovers an incarnation that is in the archive: {', '.join(sorted(held)[:_SHOWN])}"
-                )
+                raise advised(error, other_incarnations(topic, held))
             raise error
         try:
             found = self._repository.load_topic(topic, meant)
@@ -150,7 +160,7 @@ class _Lookup:
             found = None
         count = self._counts.get(topic, self._count)
         if found is None and count is None:
-            raise _advised(
+            raise advised(
                 error,
                 f"--partitions {topic}=N recovers it without its settings; {len(held[meant])} have heads, up to number {max(held[meant])}",
             )
@@ -161,7 +171,7 @@ class _Lookup:
         how = "without its settings" if found.configs is None else f"as {meant}, its only incarnation in the archive"
         self.notes.append(f"{topic}: {error}; it comes back {how}")
         if topic_id is None:
-            self._note_others(found, heads)
+            self._find_others(found, heads)
         return found
 
     def _meant(self, topic: str) -> str | None:
@@ -197,10 +207,3 @@ def counted_manifest(repository: ManifestRepository, topic: str, topic_id: str, 
         if held is not None:
             return TopicManifest(cluster_id=held.head.cluster_id, topic=topic, topic_id=topic_id, partitions=known[-1] + 1)
     return None
-
-
-def _advised(error: HeadwaterError, advice: str) -> HeadwaterError:
-    """The same error, with what can be done."""
-    if isinstance(error, CorruptData):
-        return type(error)(error.where, error.position, f"{error.reason}; {advice}")
-    return type(error)(f"{error}; {advice}")

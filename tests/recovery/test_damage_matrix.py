@@ -126,7 +126,8 @@ def check(bucket: DamagedBucket, seed: int, root: Path) -> None:
             assert any(each in done.said for each in texts), f"{texts} are not in {done.said}"
         for name in bucket.names.keys() - done.names:
             assert f"{name}:" in done.said, f"{name} is left out, and that is not said"
-            is_left_out = bucket.comes_back_as(name, cluster=done.is_cluster, counted=False) is None or not is_any_sound(bucket, name)
+            label = bucket.comes_back_as(name, cluster=done.is_cluster, counted=False)
+            is_left_out = label is None or not is_any_sound(bucket, label)
             is_left_out |= name in bucket.miscounted and f"--partitions {name}=N" in done.said
             assert is_left_out or name in bucket.dubious or (done.is_cluster and bucket.is_cluster_hostile), (
                 f"{name} is left out: {done.said}"
@@ -175,7 +176,11 @@ def check_alone(bucket: DamagedBucket, label: str, into: Path) -> None:
     alone.check_logs()
     if alone.refusal:
         assert topic in alone.refusal, alone.refusal
-        assert label in bucket.dubious or not is_any_sound(bucket, label), f"{label}: {alone.refusal}"
+        meant = bucket.comes_back_as(label, cluster=False, counted=False)
+        assert label in bucket.dubious or meant is None or not is_any_sound(bucket, meant), f"{label}: {alone.refusal}"
+        if is_any_sound(bucket, label):  # by the name another incarnation is meant
+            assert f"{topic}@TOPIC_ID" in alone.refusal, alone.refusal
+            assert bucket.lives[label].topic_id in alone.refusal, alone.refusal
 
 
 def is_any_sound(bucket: DamagedBucket, label: str) -> bool:
@@ -186,7 +191,8 @@ def check_explained(bucket: DamagedBucket, refusal: str, *, cluster: bool) -> No
     """A refusal of everything names the damage: to the snapshots, to a topic's partition count, or to all there is."""
     if cluster and bucket.is_cluster_harmed and "cluster/" in refusal:
         return
-    if any(parse_incarnation(label)[0] in refusal for label in bucket.miscounted | bucket.dubious):
+    unclear = {label for label in bucket.miscounted | bucket.dubious if is_any_sound(bucket, label)}
+    if any(parse_incarnation(label)[0] in refusal for label in unclear):
         assert "--" in refusal or "@TOPIC_ID" in refusal, f"it does not say what to do: {refusal}"
         return
     back = {bucket.comes_back_as(name, cluster=cluster, counted=False) for name in bucket.names}

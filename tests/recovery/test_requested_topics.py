@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 import recovery
 from headwater_core.errors import CorruptData, NotFound
-from headwater_core.partition import topic_id_text
+from headwater_core.partition import PartitionId, topic_id_text
 from manifests import keys
 from manifests.head import Head
 from manifests.repository import ManifestRepository
@@ -132,6 +132,21 @@ def test_an_older_version_of_what_a_name_means_is_noted(archive: Archive, tmp_pa
     assert archive.ids["orders"] in note
     put(archive, keys.topic_manifest("orders", earlier), b"{}")
     assert note in archive.plan(partition_counts={"orders": 1}).notes
+
+
+def test_where_that_version_means_what_cannot_be_read_the_error_names_the_others(archive: Archive) -> None:
+    before = archive.store.get(keys.current("orders"))[0]
+    earlier = create_again(archive, "orders")
+    put(archive, keys.current("orders"), before)
+    put(archive, keys.head(PartitionId(CLUSTER, earlier, 0, "orders")), b"{}")
+    advice = f"orders@TOPIC_ID recovers an incarnation that is in the archive: {archive.ids['orders']}"
+    with pytest.raises(CorruptData, match=advice):
+        recovery.plan(ManifestRepository(archive.store), ["orders"])
+    plan = archive.plan()
+    assert [each for each in plan.left_out if advice in each] == list(plan.left_out)
+    assert not [note for note in plan.notes if "is recovered" in note and note.startswith("orders")]
+    [orders] = recovery.plan(ManifestRepository(archive.store), [f"orders@{archive.ids['orders']}"]).topics
+    assert orders.records == 1
 
 
 def test_two_topics_of_one_id_do_not_come_back_as_one(archive: Archive) -> None:

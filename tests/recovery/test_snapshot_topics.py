@@ -1,5 +1,6 @@
 """A recovered cluster has the topics of the snapshot, whatever their manifests say meanwhile."""
 
+import json
 from dataclasses import replace
 
 import msgspec
@@ -15,6 +16,7 @@ from manifests.cluster_list import decode_cluster_list, encode_cluster_list
 from manifests.topic import TopicManifest, encode_topic
 from recovery.recovery_plan import RecoveryPlan, TopicPlan
 from tests.fixtures import unpack
+from tests.recovery.hostile_documents import resealed
 from tests.recovery.test_cluster_state import CLUSTER, Kitchen
 
 
@@ -145,3 +147,19 @@ def test_a_topic_whose_document_cannot_be_read_comes_back_as_the_snapshot_has_it
     assert (again.partitions, again.configs, again.held) == (whole.partitions, whole.configs, whole.held)
     assert not [each for each in plan.left_out if each.startswith("menu")]
     assert [note for note in plan.notes if note.startswith("menu: ")]
+
+
+def test_a_name_that_means_another_incarnation_of_which_no_head_can_be_read_comes_back_as_the_snapshot_has_it() -> None:
+    kitchen = Kitchen()
+    whole = of(kitchen.plan(), "menu")
+    manifest, raw = kitchen.repository.resolve("menu"), kitchen.store.get(keys.current("menu"))[0]
+    other = msgspec.structs.replace(manifest, topic_id="AAAAAAAAAAAAAAAAAAAAAQ")
+    kitchen.store.delete(keys.current("menu"))
+    kitchen.store.create(keys.current("menu"), resealed(json.loads(raw) | {"topic_id": other.topic_id, "previous": []}))
+    put(kitchen, other)
+    kitchen.store.create(keys.head(other.partition_id(0)), b"{}")
+    plan = kitchen.plan()
+    again = of(plan, "menu")
+    assert (again.topic_id, again.partitions, again.configs) == (whole.topic_id, whole.partitions, whole.configs)
+    assert not [each for each in plan.left_out if each.startswith("menu")]
+    assert [note for note in plan.notes if note.startswith("menu: ") and "as the snapshot has it" in note]
