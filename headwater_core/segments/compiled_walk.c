@@ -152,6 +152,110 @@ static PyObject *put_id_frames(PyObject *module, PyObject *args)
     return put(args, 1);
 }
 
+/* -- a segment in pieces ------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    PyObject_HEAD
+    Segment segment;
+    int is_stopped; /* or has an update under way */
+} SegmentPass;
+
+static PyObject *new_segment_pass(PyTypeObject *type, PyObject *args, PyObject *named)
+{
+    long long base_offset, interval_bytes;
+    if (named != NULL && PyDict_Size(named)) {
+        PyErr_SetString(PyExc_TypeError, "no named arguments");
+        return NULL;
+    }
+    if (!PyArg_ParseTuple(args, "LL", &base_offset, &interval_bytes))
+        return NULL;
+    if (base_offset < 0 || interval_bytes < 0) {
+        PyErr_Format(PyExc_ValueError, "base offset %lld, an index entry every %lld bytes", base_offset, interval_bytes);
+        return NULL;
+    }
+    allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    SegmentPass *made = (SegmentPass *)allocate(type, 0);
+    if (made != NULL)
+        begin_segment(&made->segment, base_offset, interval_bytes);
+    return (PyObject *)made;
+}
+
+static void delete_segment_pass(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    end_segment(&((SegmentPass *)self)->segment);
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    release(self);
+    Py_DECREF(type);
+}
+
+PyDoc_STRVAR(update_doc, "update(piece) -> whether all batches up to its end were sound so far\n\nSee segments.stretch.");
+
+static PyObject *update(PyObject *self, PyObject *piece)
+{
+    SegmentPass *pass = (SegmentPass *)self;
+    Py_buffer buffer;
+    if (pass->is_stopped)
+        return PyBool_FromLong(0);
+    if (PyObject_GetBuffer(piece, &buffer, PyBUF_SIMPLE) < 0)
+        return NULL;
+    int is_sound;
+    pass->is_stopped = 1; /* for another thread */
+    Py_BEGIN_ALLOW_THREADS
+    is_sound = pass_piece(&pass->segment, buffer.buf, buffer.len);
+    Py_END_ALLOW_THREADS
+    pass->is_stopped = !is_sound;
+    PyBuffer_Release(&buffer);
+    return PyBool_FromLong(is_sound);
+}
+
+PyDoc_STRVAR(finish_doc, "finish() -> (position, first_offset, last_offset, last_position, records, epochs, offset index, time index)\n\n"
+                         "See segments.stretch.");
+
+static PyObject *finish(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    SegmentPass *pass = (SegmentPass *)self;
+    Segment *segment = &pass->segment;
+    if (pass->is_stopped)
+        Py_RETURN_NONE;
+    pass->is_stopped = 1;
+    if (!add_time(segment))
+        return PyErr_NoMemory();
+    PyObject *epochs = PyTuple_New(segment->epoch_count);
+    for (int row = 0; epochs != NULL && row < segment->epoch_count; row++) {
+        PyObject *epoch = PyLong_FromLong(segment->epochs[row]);
+        if (epoch == NULL || PyTuple_SetItem(epochs, row, epoch) < 0)
+            Py_CLEAR(epochs);
+    }
+    if (epochs == NULL)
+        return NULL;
+    return Py_BuildValue("(LLLLLNy#y#)", (long long)segment->position, (long long)segment->first_offset, (long long)segment->last_offset,
+                         (long long)segment->last_position, (long long)segment->records, epochs,
+                         segment->offsets.size ? (char *)segment->offsets.bytes : "", (Py_ssize_t)segment->offsets.size,
+                         segment->times.size ? (char *)segment->times.bytes : "", (Py_ssize_t)segment->times.size);
+}
+
+static PyMethodDef segment_pass_methods[] = {
+    {"update", update, METH_O, update_doc},
+    {"finish", finish, METH_NOARGS, finish_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+PyDoc_STRVAR(segment_pass_doc, "SegmentPass(base_offset, interval_bytes)\n\nSee segments.stretch. Raises ValueError for negative numbers.");
+
+static PyType_Slot segment_pass_slots[] = {
+    {Py_tp_new, new_segment_pass}, {Py_tp_dealloc, delete_segment_pass}, {Py_tp_methods, segment_pass_methods},
+    {Py_tp_doc, (void *)segment_pass_doc}, {0, NULL},
+};
+
+static PyType_Spec segment_pass_spec = {
+    .name = "headwater_core.segments.compiled_walk.SegmentPass",
+    .basicsize = sizeof(SegmentPass),
+    .flags = Py_TPFLAGS_DEFAULT,
+    .slots = segment_pass_slots,
+};
+
 static PyMethodDef methods[] = {
     {"batch_lengths", batch_lengths, METH_VARARGS, batch_lengths_doc},
     {"put_frames", put_frames, METH_VARARGS, put_frames_doc},
@@ -169,8 +273,11 @@ static struct PyModuleDef definition = {
 PyMODINIT_FUNC PyInit_compiled_walk(void)
 {
     prepare_crc32c();
-    PyObject *module = PyModule_Create(&definition);
-    if (module != NULL && PyModule_AddIntConstant(module, "VERSION", 3) < 0)
+    PyObject *module = PyModule_Create(&definition), *segment_pass = PyType_FromSpec(&segment_pass_spec);
+    if (module != NULL
+        && (segment_pass == NULL || PyModule_AddObjectRef(module, "SegmentPass", segment_pass) < 0
+            || PyModule_AddIntConstant(module, "VERSION", 4) < 0))
         Py_CLEAR(module);
+    Py_XDECREF(segment_pass);
     return module;
 }

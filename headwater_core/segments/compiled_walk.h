@@ -7,6 +7,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define HEADER_BYTES 61
@@ -63,6 +64,12 @@ static inline int64_t get_i64(const uint8_t *bytes)
     return (int64_t)((uint64_t)get_u32(bytes) << 32 | get_u32(bytes + 4));
 }
 
+static inline void put_u32(uint8_t *bytes, uint32_t value)
+{
+    for (int byte = 0; byte < 4; byte++)
+        bytes[byte] = (uint8_t)(value >> 8 * (3 - byte));
+}
+
 /* -- CRC-32C (Castagnoli, reflected, 0x82f63b78) ------------------------------------------------------------------- */
 
 static uint32_t crc_table[8][256]; /* [n][b]: byte b, with n zero bytes after it */
@@ -80,9 +87,10 @@ static void make_crc_table(void)
             crc_table[zeros][byte] = crc_table[zeros - 1][byte] >> 8 ^ crc_table[0][crc_table[zeros - 1][byte] & 255];
 }
 
-static uint32_t crc32c_portable(const uint8_t *bytes, size_t count)
+/* Of what `before` is the checksum of, 0 for nothing, and these bytes. */
+static uint32_t crc32c_portable(uint32_t before, const uint8_t *bytes, size_t count)
 {
-    uint32_t crc = ~0u;
+    uint32_t crc = ~before;
     for (; count >= 8; bytes += 8, count -= 8)
         crc = crc_table[7][bytes[0] ^ (crc & 255)] ^ crc_table[6][bytes[1] ^ (crc >> 8 & 255)]
             ^ crc_table[5][bytes[2] ^ (crc >> 16 & 255)] ^ crc_table[4][bytes[3] ^ crc >> 24] ^ crc_table[3][bytes[4]]
@@ -122,9 +130,9 @@ static inline uint64_t word(const uint8_t *bytes)
     return value;
 }
 
-__attribute__((target("sse4.2"))) static uint32_t crc32c_sse42(const uint8_t *bytes, size_t count)
+__attribute__((target("sse4.2"))) static uint32_t crc32c_sse42(uint32_t before, const uint8_t *bytes, size_t count)
 {
-    uint64_t crc = ~0u;
+    uint64_t crc = (uint32_t)~before;
     for (; count >= 3 * STREAM_BYTES; bytes += 3 * STREAM_BYTES, count -= 3 * STREAM_BYTES) {
         uint64_t second = 0, third = 0;
         for (const uint8_t *at = bytes; at < bytes + STREAM_BYTES; at += 8) {
@@ -143,7 +151,7 @@ __attribute__((target("sse4.2"))) static uint32_t crc32c_sse42(const uint8_t *by
 
 #endif
 
-static uint32_t (*crc32c)(const uint8_t *, size_t) = crc32c_portable;
+static uint32_t (*crc32c)(uint32_t, const uint8_t *, size_t) = crc32c_portable;
 
 static void prepare_crc32c(void)
 {
@@ -153,6 +161,15 @@ static void prepare_crc32c(void)
     if (__builtin_cpu_supports("sse4.2"))
         crc32c = crc32c_sse42;
 #endif
+}
+
+/* Whether a header can follow a batch with this last offset and leader epoch. */
+static int is_possible(const uint8_t *batch, int64_t last_offset, int32_t last_epoch)
+{
+    int64_t base = get_i64(batch);
+    int32_t delta = get_i32(batch + 23), records = get_i32(batch + 57);
+    return batch[16] == 2 && get_i32(batch + 8) >= LENGTH_MIN && base > last_offset && delta >= 0 && delta <= OFFSET_MAX - base
+           && get_i32(batch + 12) >= last_epoch && records >= 0 && records <= (int64_t)delta + 1;
 }
 
 /* -- the walk ------------------------------------------------------------------------------------------------------ */
@@ -195,13 +212,12 @@ static void walk_batches(Stretch *stretch, const uint8_t *buffer, int64_t end, i
         int64_t base = get_i64(batch), length = get_i32(batch + 8);
         int32_t epoch = get_i32(batch + 12), delta = get_i32(batch + 23), records = get_i32(batch + 57);
         int attributes = batch[22]; /* the low byte holds all flags */
-        if (batch[16] != 2 || length < LENGTH_MIN || length > end - stretch->at - LENGTH_FROM || base <= stretch->last_offset
-            || delta < 0 || delta > OFFSET_MAX - base || epoch < stretch->epoch || records < 0
-            || records > (int64_t)delta + 1 || base + delta >= end_offset)
+        if (!is_possible(batch, stretch->last_offset, stretch->epoch) || length > end - stretch->at - LENGTH_FROM
+            || base + delta >= end_offset)
             return;
         if (collect && (attributes & CONTROL || epoch != stretch->epoch))
             return;
-        if (crc32c(batch + CRC_FROM, (size_t)(LENGTH_FROM + length - CRC_FROM)) != get_u32(batch + 17))
+        if (crc32c(0, batch + CRC_FROM, (size_t)(LENGTH_FROM + length - CRC_FROM)) != get_u32(batch + 17))
             return;
         if (collect) {
             int64_t producer_id = get_i64(batch + 43);
@@ -235,6 +251,148 @@ static void walk_batches(Stretch *stretch, const uint8_t *buffer, int64_t end, i
         stretch->at += LENGTH_FROM + length;
         stretch->batches++;
     }
+}
+
+/* -- a run in pieces ----------------------------------------------------------------------------------------------- */
+
+#define EPOCHS_MAX 256          /* of one run; the pass stops before the batch of one more */
+#define RELATIVE_MAX 0x7fffffff /* what an index can describe */
+#define OFFSET_ENTRY 8
+#define TIME_ENTRY 12
+
+typedef struct {
+    uint8_t *bytes;
+    size_t size, room;
+} Bytes;
+
+/* A pass over all batches of one segment, of which the bytes come in pieces, and Kafka's indexes of them; recovery/indexes.py is the
+   reference of those. Offsets in an index are relative to the segment's base. */
+typedef struct {
+    int64_t base_offset, interval_bytes;
+    int64_t position;                 /* where the batch begins that is awaited */
+    int64_t left;                     /* how many bytes of it come after its header */
+    uint32_t crc;                     /* of what has come */
+    int32_t header_bytes;             /* how many have come */
+    uint8_t header[HEADER_BYTES];
+    int64_t first_offset;             /* -1 before the first batch, as what follows */
+    int64_t last_offset;
+    int64_t last_position;
+    int64_t records;                  /* user data, as headers count them */
+    int64_t newest_ms, newest_offset; /* largest time, and the relative last offset of the first batch that has it */
+    int64_t indexed_to;               /* where the batch begins that the last index entry names */
+    int64_t indexed_ms;               /* in the last entry of the time index */
+    int32_t epochs[EPOCHS_MAX];
+    int epoch_count;
+    Bytes offsets, times;
+} Segment;
+
+static void begin_segment(Segment *segment, int64_t base_offset, int64_t interval_bytes)
+{
+    memset(segment, 0, sizeof *segment);
+    segment->base_offset = base_offset;
+    segment->interval_bytes = interval_bytes;
+    segment->first_offset = segment->last_offset = segment->newest_ms = segment->indexed_ms = -1;
+}
+
+static void end_segment(Segment *segment)
+{
+    free(segment->offsets.bytes);
+    free(segment->times.bytes);
+}
+
+/* `count` more bytes at the end, no more than there can be room for; NULL without memory. */
+static uint8_t *extend(Bytes *to, size_t count)
+{
+    if (to->room - to->size < count) {
+        size_t room = to->room ? 2 * to->room : 4096;
+        uint8_t *bytes = realloc(to->bytes, room);
+        if (bytes == NULL)
+            return NULL;
+        to->bytes = bytes;
+        to->room = room;
+    }
+    to->size += count;
+    return to->bytes + to->size - count;
+}
+
+static int add_time(Segment *segment)
+{
+    if (segment->newest_ms <= segment->indexed_ms)
+        return 1;
+    uint8_t *entry = extend(&segment->times, TIME_ENTRY);
+    if (entry == NULL)
+        return 0;
+    put_u32(entry, (uint32_t)((uint64_t)segment->newest_ms >> 32));
+    put_u32(entry + 4, (uint32_t)segment->newest_ms);
+    put_u32(entry + 8, (uint32_t)segment->newest_offset);
+    segment->indexed_ms = segment->newest_ms;
+    return 1;
+}
+
+/* The batch at `position` is whole and sound. */
+static int add_batch(Segment *segment)
+{
+    const uint8_t *batch = segment->header;
+    int64_t last_offset = get_i64(batch) + get_i32(batch + 23), relative = last_offset - segment->base_offset;
+    int64_t latest_ms = get_i64(batch + 35);
+    int32_t epoch = get_i32(batch + 12);
+    if (!segment->epoch_count || epoch != segment->epochs[segment->epoch_count - 1]) {
+        if (segment->epoch_count == EPOCHS_MAX)
+            return 0;
+        segment->epochs[segment->epoch_count++] = epoch;
+    }
+    if (segment->first_offset < 0)
+        segment->first_offset = get_i64(batch);
+    segment->last_offset = last_offset;
+    segment->last_position = segment->position;
+    if (!(batch[22] & CONTROL))
+        segment->records += get_i32(batch + 57);
+    if (latest_ms > segment->newest_ms) {
+        segment->newest_ms = latest_ms;
+        segment->newest_offset = relative;
+    }
+    if (segment->position - segment->indexed_to <= segment->interval_bytes || relative > RELATIVE_MAX || segment->position > RELATIVE_MAX)
+        return 1;
+    uint8_t *entry = extend(&segment->offsets, OFFSET_ENTRY);
+    if (entry == NULL)
+        return 0;
+    put_u32(entry, (uint32_t)relative);
+    put_u32(entry + 4, (uint32_t)segment->position);
+    segment->indexed_to = segment->position;
+    return add_time(segment);
+}
+
+/* Go on with these bytes. Returns 0 before a batch that is not sound, or is below the base offset: then nothing can follow. */
+static int pass_piece(Segment *segment, const uint8_t *piece, int64_t size)
+{
+    while (size > 0) {
+        if (segment->header_bytes < HEADER_BYTES) {
+            int64_t count = HEADER_BYTES - segment->header_bytes < size ? HEADER_BYTES - segment->header_bytes : size;
+            memcpy(segment->header + segment->header_bytes, piece, (size_t)count);
+            segment->header_bytes += (int32_t)count;
+            piece += count;
+            size -= count;
+            if (segment->header_bytes < HEADER_BYTES)
+                return 1;
+            int32_t epoch = segment->epoch_count ? segment->epochs[segment->epoch_count - 1] : -1;
+            if (!is_possible(segment->header, segment->last_offset, epoch) || get_i64(segment->header) < segment->base_offset)
+                return 0;
+            segment->left = (int64_t)get_i32(segment->header + 8) - LENGTH_MIN;
+            segment->crc = crc32c(0, segment->header + CRC_FROM, HEADER_BYTES - CRC_FROM);
+        }
+        int64_t count = segment->left < size ? segment->left : size;
+        segment->crc = crc32c(segment->crc, piece, (size_t)count);
+        segment->left -= count;
+        piece += count;
+        size -= count;
+        if (segment->left)
+            return 1;
+        if (segment->crc != get_u32(segment->header + 17) || !add_batch(segment))
+            return 0;
+        segment->position += LENGTH_FROM + (int64_t)get_i32(segment->header + 8);
+        segment->header_bytes = 0;
+    }
+    return 1;
 }
 
 /* -- frames -------------------------------------------------------------------------------------------------------- */
@@ -290,8 +448,7 @@ static int64_t put_framed(const uint8_t *run, int64_t size, int64_t lead, const 
         int64_t here = (int64_t)length < size - at ? (int64_t)length : size - at;
         if (here <= 0)
             return -1;
-        for (int byte = 0; byte < 4; byte++)
-            to[filled + byte] = (uint8_t)(length >> 8 * (3 - byte));
+        put_u32(to + filled, length);
         for (int byte = 0; first_id >= 0 && byte < 8; byte++)
             to[filled + 4 + byte] = (uint8_t)(((uint64_t)first_id + (uint64_t)number) >> 8 * (7 - byte));
         memcpy(to + filled + frame_bytes, run + at, (size_t)here);

@@ -1,4 +1,5 @@
-"""Stretches of plain batches, passed by compiled code where it was built; without it all is done by the reference in `batch_walk`.
+"""Stretches of plain batches, and whole segments, passed by compiled code where it was built; without it all is done by the reference in
+`batch_walk`.
 
 A batch is plain when it is sound, no control batch, and in the leader epoch of the batch before it.
 """
@@ -12,10 +13,12 @@ try:
 except ModuleNotFoundError:  # no compiler at installation; one that is there and cannot be loaded is an error
     _IS_COMPILED = False
 else:
-    _IS_COMPILED = getattr(compiled, "VERSION", 1) == 3  # else it was built from an older source
+    _IS_COMPILED = getattr(compiled, "VERSION", 1) == 4  # else it was built from an older source
 
 __all__ = [
     "NO_END_OFFSET",
+    "PassedSegment",
+    "SegmentPass",
     "Stretch",
     "batch_lengths",
     "pass_batches",
@@ -57,6 +60,32 @@ class Stretch(NamedTuple):
     newest_offset: int
 
 
+class PassedSegment(NamedTuple):
+    """What has passed of a segment: whole, sound batches up to `position`, and Kafka's indexes of them.
+
+    first_offset, last_offset  -1 when no batch has
+    last_position  where the last batch begins
+    records        of users, as batch headers count them
+    epochs         leader epochs in order, each once
+    offset_index, time_index  the last entry of the time index included; see recovery.indexes, the reference
+    """
+
+    position: int
+    first_offset: int
+    last_offset: int
+    last_position: int
+    records: int
+    epochs: tuple[int, ...]
+    offset_index: bytes
+    time_index: bytes
+
+
+SegmentPass = compiled.SegmentPass if _IS_COMPILED else None
+"""(base offset, index.interval.bytes) -> a pass over all batches of one segment, of which the bytes come in pieces: `update` takes the
+next one, and returns False when something in it is not sound, lies below the base offset or has one leader epoch more than 256: then the
+reference finds out what. `finish` returns the fields of a PassedSegment, or None after that. `update` does not hold the interpreter; one
+thread at a time.
+"""
 pass_batches: Callable[..., tuple[Any, ...]] | None = compiled.pass_batches if _IS_COMPILED else None
 """(buffer, at, end, point, end offset, last offset and leader epoch before, collect) -> the fields of a Stretch: the batches of
 buffer[at:end] that begin before `point` and end before the end offset. With `collect` plain ones only; without, all sound ones.

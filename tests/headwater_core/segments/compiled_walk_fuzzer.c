@@ -51,9 +51,37 @@ static void sign(uint8_t *bytes, int64_t size, int64_t at)
     int64_t length = get_i32(bytes + at + 8);
     if (length < LENGTH_MIN || length > size - at - LENGTH_FROM)
         return;
-    uint32_t crc = crc32c_portable(bytes + at + CRC_FROM, (size_t)(LENGTH_FROM + length - CRC_FROM));
+    uint32_t crc = crc32c_portable(0, bytes + at + CRC_FROM, (size_t)(LENGTH_FROM + length - CRC_FROM));
     for (int byte = 0; byte < 4; byte++)
         bytes[at + 17 + byte] = (uint8_t)(crc >> 8 * (3 - byte));
+}
+
+/* The whole of it in pieces, each in memory of its own: as many batches pass as in one walk. */
+static void check_pieces(const uint8_t *bytes, int64_t size)
+{
+    Stretch stretch;
+    stretch.at = 0;
+    stretch.last_offset = stretch.epoch = -1;
+    walk_batches(&stretch, bytes, size, INT64_MAX, INT64_MAX, 0);
+    Segment segment;
+    begin_segment(&segment, 0, below(2) ? below(300) : INT64_MAX);
+    int is_sound = 1;
+    for (int64_t at = 0, count; at < size; at += count) {
+        count = 1 + below(below(4) ? 100 : size - at);
+        if (count > size - at)
+            count = size - at;
+        uint8_t *piece = malloc((size_t)count);
+        must(piece != NULL, "there is memory");
+        memcpy(piece, bytes + at, (size_t)count);
+        is_sound = is_sound && pass_piece(&segment, piece, count);
+        free(piece);
+    }
+    must(segment.position == stretch.at, "as many batches pass in pieces");
+    must(segment.last_offset == stretch.last_offset, "and they are the same");
+    must(segment.offsets.size / OFFSET_ENTRY * OFFSET_ENTRY == segment.offsets.size, "index entries are whole");
+    must(add_time(&segment), "there is memory");
+    must(segment.times.size <= (segment.offsets.size / OFFSET_ENTRY + 1) * TIME_ENTRY, "a time for each entry, and one at the end");
+    end_segment(&segment);
 }
 
 static void check_round(const uint8_t *sound, int64_t size)
@@ -89,7 +117,9 @@ static void check_round(const uint8_t *sound, int64_t size)
     for (int row = 0; row < stretch.producer_count; row++)
         must(stretch.producers[row].at >= from && stretch.producers[row].at < stretch.at, "a producer's batch was passed");
     int64_t first = below(end + 1), bytes = below(end - first + 1);
-    must(crc32c(copy + first, (size_t)bytes) == crc32c_portable(copy + first, (size_t)bytes), "both checksums are one");
+    uint32_t before = below(2) ? 0 : (uint32_t)next_random();
+    must(crc32c(before, copy + first, (size_t)bytes) == crc32c_portable(before, copy + first, (size_t)bytes), "both checksums are one");
+    check_pieces(copy, cut);
     free(copy);
 }
 
