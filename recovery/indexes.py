@@ -5,6 +5,8 @@ Layout: docs/formats/kafka-log.md. Which batches get an entry: LogSegment.recove
 
 import struct
 
+from headwater_core.segments.stretch import PassedSegment
+
 INTERVAL = "index.interval.bytes"
 INTERVAL_BYTES = 4096  # its default
 _OFFSET_ENTRY = struct.Struct(">Ii")  # last offset of the batch, relative to the segment's base; the batch's position
@@ -25,7 +27,7 @@ class Indexes:
         base_offset     the one in the segment's name
         interval_bytes  at least so many bytes lie between the beginnings of two indexed batches
         """
-        self._base_offset, self._interval_bytes = base_offset, interval_bytes
+        self.base_offset, self.interval_bytes = base_offset, interval_bytes
         self._offsets, self._times = bytearray(), bytearray()
         self._indexed_to = 0
         self._timestamp_ms = self._indexed_timestamp_ms = -1
@@ -34,26 +36,19 @@ class Indexes:
 
     def add(self, position: int, last_offset: int, max_timestamp_ms: int) -> None:
         """The next batch: where it begins in the file, in bytes, its last offset and largest timestamp."""
-        relative = last_offset - self._base_offset
+        relative = last_offset - self.base_offset
         self._last_offset, self._position = relative, position
         if max_timestamp_ms > self._timestamp_ms:
             self._timestamp_ms, self._timestamp_offset = max_timestamp_ms, relative
-        if position - self._indexed_to > self._interval_bytes and relative <= _RELATIVE_MAX >= position:
+        if position - self._indexed_to > self.interval_bytes and relative <= _RELATIVE_MAX >= position:
             self._offsets += _OFFSET_ENTRY.pack(relative, position)
             self._add_time()
             self._indexed_to = position
 
-    @property
-    def next_position(self) -> int:
-        """The first batch that begins there or later has an entry."""
-        return self._indexed_to + self._interval_bytes + 1
-
-    def pass_over(self, position: int, last_offset: int, newest_ms: int, newest_offset: int) -> None:
-        """Several batches that begin before `next_position`, the first of them at `position`: the last offset of the last one, the largest
-        timestamp, and the last offset of the first batch that has it."""
-        self._last_offset, self._position = last_offset - self._base_offset, position
-        if newest_ms > self._timestamp_ms:
-            self._timestamp_ms, self._timestamp_offset = newest_ms, newest_offset - self._base_offset
+    def take(self, passed: PassedSegment) -> None:
+        """All batches, and the entries that compiled code has made of them."""
+        self._last_offset, self._position = passed.last_offset - self.base_offset, passed.last_position
+        self._offsets, self._times = bytearray(passed.offset_index), bytearray(passed.time_index)
 
     def files(self) -> dict[str, bytes]:
         """Contents by suffix; empty for a segment that is larger than an index can describe, which a broker splits first."""

@@ -1,28 +1,28 @@
-"""One archived run becomes one segment file, verified as it is downloaded and as it is written, and Kafka's indexes beside it."""
+"""One archived run becomes one segment file, verified as it arrives, and Kafka's indexes beside it."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import BinaryIO, NamedTuple
 
 from headwater_core import milestones
-from headwater_core.errors import CorruptData, NotFound, UnsupportedFormat
+from headwater_core.errors import CorruptData, NotFound, TransientError, UnsupportedFormat
 from headwater_core.files import disk_errors, partial_of, rename_synced
 from headwater_core.layouts import open_layout
+from headwater_core.layouts.offloader import RunReader
 from headwater_core.objectstore.digest import Digest
 from headwater_core.objectstore.store import ObjectStore
-from headwater_core.segments.batch_walk import BatchWalk
-from headwater_core.segments.batches import CONTROL, HEADER
-from headwater_core.segments.stretch import NO_END_OFFSET, Stretch, pass_batches
 from manifests.entry import Entry
 from recovery.indexes import INTERVAL_BYTES, Indexes
+from recovery.run_check import RunCheck, check_run
 from recovery.target_files import publish
 
 SEGMENT_SUFFIXES = (".log", ".index", ".timeindex")
-_NOTHING = Stretch(-1, -1, -1, 0, 0, 0, 0, -1, (), 0, 0, -1)
-PIECE_BYTES = 8 << 20  # of a download: what one run in flight holds in memory
+PIECE_BYTES = 256 << 10  # of a download: what one run in flight holds in memory, and a processor in its cache from the socket to the file
+REQUEST_BYTES = 64 << 20  # of one ranged GET
+ATTEMPTS = 3  # at the same byte of a run, to go on with a download that broke off
 
 
 def segment_name(base_offset: int) -> str:
@@ -74,15 +74,17 @@ def _kept(entry: Entry, path: Path, indexes: Indexes) -> int | None:
 
 
 def _fetch(store: ObjectStore, entry: Entry, path: Path, indexes: Indexes) -> int:
-    partial = partial_of(path)
+    partial, check = partial_of(path), RunCheck(entry, indexes)
     with disk_errors(path):
         try:
             with partial.open("wb", buffering=0) as file:
-                download(store, entry, file)
+                download(store, entry, file, check.update)
                 os.fsync(file.fileno())
             milestones.reached("recover.fetched")
-            with partial.open("rb") as written:
-                log_end = check_run(written, entry, entry.key, indexes)
+            log_end = check.finish()
+            if log_end is None:
+                with partial.open("rb") as written:
+                    log_end = check_run(written, entry, entry.key, indexes)
         except (OSError, CorruptData, NotFound, UnsupportedFormat):
             partial.unlink(missing_ok=True)  # a full disk gets its room back at once, and nothing damaged stays
             raise
@@ -92,22 +94,45 @@ def _fetch(store: ObjectStore, entry: Entry, path: Path, indexes: Indexes) -> in
     return log_end
 
 
-def download(store: ObjectStore, entry: Entry, file: BinaryIO) -> None:
-    """Write the live part, and digest the whole run, the dead part included. Raises NotFound, CorruptData."""
-    reader, digest = open_layout(entry.layout).read_offloaded(store, entry), Digest()
-    buffer = memoryview(bytearray(min(PIECE_BYTES, entry.run_bytes)))
-    for start in range(0, entry.run_bytes, PIECE_BYTES):
-        piece = buffer[: min(PIECE_BYTES, entry.run_bytes - start)]
-        try:
-            reader.read_into(piece, start)
-        except NotFound as error:
-            raise NotFound(f"the archive lists {entry.key}, and it is gone; `headwater verify` says what else is") from error
-        digest.update(piece)
-        live = piece[: max(0, entry.live_bytes - start)]
-        while live:
-            live = live[file.write(live) :]
+def download(store: ObjectStore, entry: Entry, file: BinaryIO, arrived: Callable[[memoryview], object] = lambda live: None) -> None:
+    """Write the live part, and digest the whole run, the dead part included.
+
+    arrived  is called with each piece of the live part, before it is written
+
+    Raises NotFound, CorruptData, and TransientError when the store breaks off ATTEMPTS times at the same byte.
+    """
+    digest, start = Digest(), 0
+    with closing(_pieces(open_layout(entry.layout).read_offloaded(store, entry), entry)) as pieces:
+        for piece in pieces:
+            digest.update(piece)
+            live = piece[: max(0, entry.live_bytes - start)]
+            start += len(piece)
+            if live:
+                arrived(live)
+            while live:
+                live = live[file.write(live) :]
     if entry.run_digest and digest.text() != entry.run_digest:
         raise CorruptData(entry.key, 0, f"digest {digest.text()}, the manifest says {entry.run_digest}")
+
+
+def _pieces(reader: RunReader, entry: Entry) -> Generator[memoryview, None, None]:
+    """The run, in one buffer again and again."""
+    buffer = memoryview(bytearray(min(PIECE_BYTES, entry.run_bytes)))
+    start = failures = 0
+    while start < entry.run_bytes:
+        end = min(start + REQUEST_BYTES, entry.run_bytes)
+        pieces = [buffer[: min(PIECE_BYTES, end - at)] for at in range(start, end, PIECE_BYTES)]
+        try:
+            with closing(reader.stream_into(pieces, start)) as filled:
+                for piece, _ in zip(pieces, filled, strict=True):
+                    yield piece
+                    start, failures = start + len(piece), 0
+        except NotFound as error:
+            raise NotFound(f"the archive lists {entry.key}, and it is gone; `headwater verify` says what else is") from error
+        except TransientError:
+            failures += 1
+            if failures == ATTEMPTS:
+                raise
 
 
 @contextmanager
@@ -117,49 +142,3 @@ def fetched(store: ObjectStore, entry: Entry) -> Iterator[BinaryIO]:
         download(store, entry, file)
         file.flush()
         yield file
-
-
-def check_run(file: BinaryIO, entry: Entry, where: str, indexes: Indexes) -> int:
-    """The offset after the last batch of `file`; compaction may have left it below the entry's end. `indexes` gets each batch.
-
-    Raises CorruptData unless the file holds exactly the live part of `entry`: its length, every batch's CRC, its offsets
-    and epochs, and of an entry that was not cut the digest.
-    """
-    size = os.fstat(file.fileno()).st_size
-    if size != entry.live_bytes:
-        raise CorruptData(where, size, f"{size} bytes, the manifest lists {entry.live_bytes}")
-    first = last = -1
-    records = 0
-    epochs: set[int] = set()
-
-    def pass_plain(view: memoryview, at: int, filled: int, position: int, last_offset: int, epoch: int) -> Stretch:
-        """Those up to the next batch that an index names: compiled code says of all what the loop below learns of each."""
-        nonlocal first, last, records
-        point = at + indexes.next_position - position
-        if pass_batches is None or point <= at:
-            return _NOTHING
-        passed = Stretch(*pass_batches(view, at, filled, point, NO_END_OFFSET, last_offset, epoch, True))
-        if passed.batches:
-            first = HEADER.unpack_from(view, at)[0] if first < 0 else first
-            last, records = passed.last_offset, records + passed.records
-            epochs.add(passed.epoch)
-            indexes.pass_over(position, passed.last_offset, passed.newest_ms, passed.newest_offset)
-        return passed
-
-    walk = BatchWalk(file, 0, size, where=where, ahead=None if pass_batches is None else pass_plain)
-    for position, (base, _, epoch, _, _, attributes, delta, _, max_timestamp_ms, _, _, _, count) in walk:
-        first = base if first < 0 else first
-        last = base + delta
-        indexes.add(position, last, max_timestamp_ms)
-        epochs.add(epoch)
-        records += 0 if attributes & CONTROL else count
-    if not entry.base_offset <= first <= last <= entry.last_offset:
-        raise CorruptData(where, 0, f"offsets {first} to {last}, the manifest says {entry.base_offset} to {entry.last_offset}")
-    if records != entry.records or epochs - {-1} != {epoch for epoch, _ in entry.epochs}:
-        raise CorruptData(
-            where, 0, f"{records} records of leader epochs {sorted(epochs)}, the manifest says {entry.records} of {entry.epochs}"
-        )
-    digest = walk.digest_to(size)
-    if entry.run_digest and not entry.is_cut and digest != entry.run_digest:
-        raise CorruptData(where, 0, f"digest {digest}, the manifest says {entry.run_digest}")
-    return last + 1

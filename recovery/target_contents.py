@@ -14,7 +14,8 @@ from recovery.cluster_state import copied_state
 from recovery.indexes import Indexes
 from recovery.layout import partition_directory, partitions
 from recovery.recovery_plan import PartitionPlan, TopicPlan
-from recovery.runs import SEGMENT_SUFFIXES, check_run, segment_name
+from recovery.run_check import check_run
+from recovery.runs import SEGMENT_SUFFIXES, segment_name
 from recovery.target import LOCK, MARK, REASSIGNMENT, Mark, copy_name, plan_name
 from recovery.target_files import read_if_there
 

@@ -1,48 +1,102 @@
-"""A run is checked by compiled code and without it alike, and so are its indexes."""
+"""A download that breaks off goes on where it broke, and ends when it gets nowhere."""
 
-import tempfile
+from collections.abc import Generator, Sequence
+from io import BytesIO
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from headwater_core.errors import HeadwaterError
-from headwater_core.segments.stretch import pass_batches
+from headwater_core.errors import CorruptData, NotFound, TransientError
+from headwater_core.objectstore.digest import digest_of
+from headwater_core.objectstore.store import ObjectStore
+from manifests.entry import Entry
 from recovery import runs
-from recovery.indexes import Indexes
-from tests.headwater_core.segments.builders import a_batch
-from tests.headwater_core.segments.test_stretch import damaged_runs, needs_compiled
+from recovery.runs import ATTEMPTS, download
 from tests.recovery.plans import an_entry
 
+PIECE = 100
+RUN = bytes(n % 251 for n in range(1050))
 
-def checked(raw: bytes, interval_bytes: int, *, compiled: bool) -> tuple[object, dict[str, bytes]]:
-    """The end of the run, or what is wrong with it; and the indexes as far as it was read."""
-    entry = an_entry(0, 10**9, records=len(raw) % 7, size_bytes=len(raw) + 1, live_bytes=max(1, len(raw)), digest="")
-    indexes = Indexes(0, interval_bytes)
-    with pytest.MonkeyPatch.context() as patched, tempfile.TemporaryFile() as file:
-        patched.setattr(runs, "pass_batches", pass_batches if compiled else None)
-        file.write(raw)
-        file.flush()
+
+class Breaking:
+    """One run, whose streams break off: after so many bytes each, in turn; None: not. It notes where each began."""
+
+    def __init__(self, *broken_after: int | None, content: bytes = RUN) -> None:
+        self._broken_after, self._content = iter(broken_after), content
+        self.begun: list[tuple[int, int]] = []
+        self.closed = 0
+
+    def read_offloaded(self, store: ObjectStore, run: Entry) -> "Breaking":
+        return self
+
+    def stream_into(self, buffers: Sequence[memoryview], start: int) -> Generator[None, None, None]:
+        self.begun.append((start, start + sum(map(len, buffers))))
+        broken_after, at = next(self._broken_after, None), start
         try:
-            found: object = runs.check_run(file, entry, "run", indexes)
-        except HeadwaterError as error:
-            found = type(error), str(error)
-    return found, indexes.files()
+            for buffer in buffers:
+                if broken_after is not None and at + len(buffer) > start + broken_after:
+                    buffer[:] = b"?" * len(buffer)  # what has come of it
+                    raise TransientError("the connection ended")
+                buffer[:] = self._content[at : at + len(buffer)]
+                at += len(buffer)
+                yield
+        finally:
+            self.closed += 1
 
 
-@needs_compiled
-@settings(max_examples=300)
-@given(raw=damaged_runs(), interval_bytes=st.sampled_from([0, 1, 100, 300, 4096]))
-def test_compiled_code_finds_what_the_loop_finds(raw: bytes, interval_bytes: int) -> None:
-    assert checked(raw, interval_bytes, compiled=True) == checked(raw, interval_bytes, compiled=False)
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> "Written":
+    monkeypatch.setattr(runs, "PIECE_BYTES", PIECE)
+    monkeypatch.setattr(runs, "REQUEST_BYTES", 4 * PIECE)
+    return Written(monkeypatch)
 
 
-@needs_compiled
-@settings(max_examples=100)
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 50)), min_size=1, max_size=60), st.sampled_from([100, 300, 1000]))
-def test_the_largest_time_is_that_of_the_first_batch_that_has_it(batches: list[tuple[int, int]], interval_bytes: int) -> None:
-    raw, offset = b"", 0
-    for skipped, time_ms in batches:
-        raw += a_batch(offset + skipped, 1, max_timestamp_ms=time_ms)
-        offset += skipped + 1
-    assert checked(raw, interval_bytes, compiled=True) == checked(raw, interval_bytes, compiled=False)
+class Written:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._monkeypatch = monkeypatch
+        self.arrived = b""
+        self.file = BytesIO()
+
+    def by(self, layout: Breaking, *, live_bytes: int = len(RUN)) -> bytes:
+        self._monkeypatch.setattr(runs, "open_layout", lambda name: layout)
+        entry = an_entry(0, 9, size_bytes=len(RUN), live_bytes=live_bytes, digest=digest_of(RUN))
+        download(None, entry, self.file, self._arrive)  # type: ignore[arg-type]  # no store is asked
+        return self.file.getvalue()
+
+    def _arrive(self, live: memoryview) -> None:
+        self.arrived += live
+
+
+def test_no_request_is_longer_than_a_bound(written: Written) -> None:
+    layout = Breaking()
+    assert written.by(layout) == written.arrived == RUN
+    assert (layout.begun, layout.closed) == ([(0, 400), (400, 800), (800, 1050)], 3)
+
+
+def test_a_download_goes_on_where_it_broke(written: Written) -> None:
+    layout = Breaking(0, 250, None, 0, 0)
+    assert written.by(layout) == written.arrived == RUN
+    assert layout.begun == [(0, 400), (0, 400), (200, 600), (600, 1000), (600, 1000), (600, 1000), (1000, 1050)]
+
+
+def test_a_download_that_gets_nowhere_ends(written: Written) -> None:
+    layout = Breaking(250, *[0] * ATTEMPTS)  # the first has got to byte 200 and no further
+    with pytest.raises(TransientError, match="the connection ended"):
+        written.by(layout)
+    assert layout.begun[1:] == [(200, 600)] * (ATTEMPTS - 1)
+    assert written.file.getvalue() == RUN[:200]
+
+
+def test_the_dead_part_is_digested_and_not_written(written: Written) -> None:
+    assert written.by(Breaking(), live_bytes=150) == written.arrived == RUN[:150]
+    with pytest.raises(CorruptData, match="the manifest says"):
+        written.by(Breaking(content=RUN[:-1] + b"?"), live_bytes=150)
+
+
+def test_what_is_gone_is_named(written: Written) -> None:
+    class Gone(Breaking):
+        def stream_into(self, buffers: Sequence[memoryview], start: int) -> Generator[None, None, None]:
+            raise NotFound("404")
+            yield  # type: ignore[unreachable]
+
+    with pytest.raises(NotFound, match="and it is gone"):
+        written.by(Gone())

@@ -52,7 +52,7 @@ def recovery_calls_silence_damage(stack: ExitStack) -> None:
 
 @mutant("a recovery believes what it has downloaded", theme="damaged buckets", noted=3)
 def recovery_compares_nothing(stack: ExitStack) -> None:
-    def download(store: ObjectStore, entry: Entry, file: BinaryIO) -> None:
+    def download(store: ObjectStore, entry: Entry, file: BinaryIO, *_: object) -> None:
         buffer = memoryview(bytearray(entry.run_bytes))
         open_layout(entry.layout).read_offloaded(store, entry).read_into(buffer, 0)
         file.write(buffer[: entry.live_bytes])
