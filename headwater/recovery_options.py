@@ -4,7 +4,7 @@ import functools
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -256,23 +256,34 @@ def request_options(verb: Callable[..., None]) -> Callable[..., None]:
     return with_request
 
 
+class RunOptions(NamedTuple):
+    """What belongs to one run of a recovery, and not to its plan."""
+
+    skip_damaged: bool
+    unrecorded: bool
+    moved: bool
+
+
 def run_options(verb: Callable[..., None]) -> Callable[..., None]:
-    """Give `verb` the options that belong to one run, not to the plan."""
-    skip = click.option(
+    """Give `verb` the options that belong to one run, not to the plan, as `run`."""
+
+    @click.option(
         "--skip-damaged",
         is_flag=True,
         help="Continue without missing or damaged data: it becomes a gap, other records keep their offsets (then exit code 3).",
     )
-    unrecorded = click.option(
-        "--unrecorded", is_flag=True, help="Do not record this recovery in the bucket. For a bucket that is read-only."
-    )
-    moved = click.option(
+    @click.option("--unrecorded", is_flag=True, help="Do not record this recovery in the bucket. For a bucket that is read-only.")
+    @click.option(
         "--moved",
         is_flag=True,
         help="Continue in a directory that was begun on another host, or under another path; also where the host's name alone has changed, "
         "as in another pod of a Kubernetes Job. Copies of it are refused from then on.",
     )
-    return skip(unrecorded(moved(verb)))
+    @functools.wraps(verb)
+    def with_run(skip_damaged: bool, unrecorded: bool, moved: bool, **rest: Any) -> None:
+        verb(run=RunOptions(skip_damaged, unrecorded, moved), **rest)
+
+    return with_run
 
 
 def _brokers(given: str | None, first: int) -> tuple["TargetBroker", ...]:

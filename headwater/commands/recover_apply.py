@@ -12,13 +12,14 @@ from click.core import ParameterSource
 from headwater.commands.recover_plan import requested_plan, with_forecast
 from headwater.options import configured
 from headwater.output import emit, format_option, progress, say
-from headwater.recovery_options import cluster_request, into_option, run_options, topic_request
+from headwater.recovery_options import RunOptions, cluster_request, into_option, run_options, topic_request
 from headwater.recovery_text import RECOVERED, check_complete, conclude, planned_rows, say_forecast, say_what_next, show_plan_table
 from headwater.units import duration_text, size_text
 from headwater_core.errors import HeadwaterError, Locked, UsageError
 
 if TYPE_CHECKING:
     from headwater.config import Config
+    from headwater.wiring import Bucket
     from headwater_core.control.control_log import ControlLog
     from recovery import RecoveryPlan, RecoveryReport
 
@@ -49,9 +50,7 @@ def apply(
     plan_file: Path | None,
     into: Path | None,
     bootstrap_servers: str | None,
-    skip_damaged: bool,
-    unrecorded: bool,
-    moved: bool,
+    run: RunOptions,
     form: str,
 ) -> None:
     """Recover topics, or the whole cluster, into a new log directory.
@@ -69,6 +68,7 @@ def apply(
         return
     if plan_file is None or into is None:
         raise UsageError("give --plan FILE --into DIR, or topic NAME… --into DIR, or cluster --into DIR")
+    from headwater.wiring import open_bucket
     from recovery import read_plan
 
     try:
@@ -80,7 +80,7 @@ def apply(
             made = read_plan(document, str(plan_file)).plan
     except OSError as error:
         raise UsageError(f"{plan_file}: {error.strerror}") from error
-    _apply(config, made, into, form, bootstrap_servers, skip_damaged=skip_damaged, unrecorded=unrecorded, moved=moved, unchanged=True)
+    _apply(config, open_bucket(config), made, into, form, bootstrap_servers, run, unchanged=True)
 
 
 @apply.command("topic")
@@ -96,9 +96,7 @@ def apply_topic(
     requested: dict[str, Any],
     into: Path | None,
     dry_run: bool,
-    skip_damaged: bool,
-    unrecorded: bool,
-    moved: bool,
+    run: RunOptions,
     form: str,
 ) -> None:
     """Recover topics into a new log directory.
@@ -117,7 +115,7 @@ def apply_topic(
       4  archived data is missing or damaged; --skip-damaged continues without it
       5  there is no room for it, or the store does not answer
     """
-    _plan_and_apply(config, names, requested, into, dry_run, form, skip_damaged=skip_damaged, unrecorded=unrecorded, moved=moved)
+    _plan_and_apply(config, names, requested, into, dry_run, form, run)
 
 
 @apply.command("cluster")
@@ -133,9 +131,7 @@ def apply_cluster(
     requested: dict[str, Any],
     into: Path | None,
     dry_run: bool,
-    skip_damaged: bool,
-    unrecorded: bool,
-    moved: bool,
+    run: RunOptions,
     form: str,
 ) -> None:
     """Recover the cluster into a log directory.
@@ -157,7 +153,7 @@ def apply_cluster(
       5  there is no room for it, or the store does not answer
       6  there is no snapshot of the cluster
     """
-    _plan_and_apply(config, names, requested, into, dry_run, form, skip_damaged=skip_damaged, unrecorded=unrecorded, moved=moved)
+    _plan_and_apply(config, names, requested, into, dry_run, form, run)
 
 
 def _plan_and_apply(
@@ -167,33 +163,32 @@ def _plan_and_apply(
     into: Path | None,
     dry_run: bool,
     form: str,
-    *,
-    skip_damaged: bool,
-    unrecorded: bool,
-    moved: bool,
+    run: RunOptions,
 ) -> None:
+    from headwater.wiring import open_bucket
+
     if into is None:
         raise UsageError("--into DIR is needed: the log directory to create")
-    made = requested_plan(config, names, requested, into)
+    bucket = open_bucket(config)
+    made = requested_plan(config, bucket, names, requested, into)
     if dry_run:
         show_plan_table(made) if form == "table" else emit(form, RECOVERED, planned_rows(made))
-        made = with_forecast(config, made, into)
+        made = with_forecast(bucket, made, into)
         say_forecast(made)
         conclude(made, into)
         return
-    _apply(config, made, into, form, requested["bootstrap_servers"], skip_damaged=skip_damaged, unrecorded=unrecorded, moved=moved)
+    _apply(config, bucket, made, into, form, requested["bootstrap_servers"], run)
 
 
 def _apply(
     config: "Config",
+    bucket: "Bucket",
     made: "RecoveryPlan",
     into: Path,
     form: str,
     bootstrap_servers: str | None,
+    run: RunOptions,
     *,
-    skip_damaged: bool,
-    unrecorded: bool,
-    moved: bool,
     unchanged: bool = False,
 ) -> None:
     """bootstrap_servers: of the running cluster, for a plan that has one"""
@@ -202,7 +197,6 @@ def _apply(
     import recovery
     from headwater.operation_report import reported
     from headwater.running_recovery import topic_creator
-    from headwater.wiring import open_bucket
 
     arguments = {"topics": sorted({each.topic for each in made.topics}), "into": str(into)}
     with reported(config.node.data_dir, "recover", arguments, made.size_bytes) as operation:
@@ -210,14 +204,14 @@ def _apply(
             done: RecoveryReport = recovery.apply(
                 made,
                 into,
-                open_bucket(config).store,
+                bucket.store,
                 control=control,
                 progress=operation.beside(shown.advance),
-                skip_damaged=skip_damaged,
-                recorded=not unrecorded,
+                skip_damaged=run.skip_damaged,
+                recorded=not run.unrecorded,
                 unchanged=unchanged,
                 create=topic_creator(config, made, bootstrap_servers),
-                moved=moved,
+                moved=run.moved,
             )
         operation.results = {"topics": len(done.topics), "records": done.records, "size_bytes": done.size_bytes}
         if form == "table":

@@ -12,6 +12,7 @@ from headwater.recovery_text import conclude, say_forecast, show_plan_table
 
 if TYPE_CHECKING:
     from headwater.config import Config
+    from headwater.wiring import Bucket
     from recovery import RecoveryPlan
 
 
@@ -35,7 +36,7 @@ def plan_topic(config: "Config", names: tuple[str, ...] | None, requested: dict[
     Example:
       headwater recover plan topic orders.placed refunds -o json
     """
-    _show_plan(config, requested_plan(config, names, requested, thorough=True), into, form)
+    _show_plan(config, names, requested, into, form)
 
 
 @plan.command("cluster")
@@ -52,11 +53,14 @@ def plan_cluster(config: "Config", names: None, requested: dict[str, Any], into:
     Example:
       headwater recover plan cluster
     """
-    _show_plan(config, requested_plan(config, names, requested, thorough=True), into, form)
+    _show_plan(config, names, requested, into, form)
 
 
-def _show_plan(config: "Config", made: "RecoveryPlan", into: Path | None, form: str) -> None:
-    made = with_forecast(config, made, into)
+def _show_plan(config: "Config", names: tuple[str, ...] | None, requested: dict[str, Any], into: Path | None, form: str) -> None:
+    from headwater.wiring import open_bucket
+
+    bucket = open_bucket(config)
+    made = with_forecast(bucket, requested_plan(config, bucket, names, requested, thorough=True), into)
     if form == "table":
         show_plan_table(made)
     else:
@@ -70,14 +74,19 @@ def _show_plan(config: "Config", made: "RecoveryPlan", into: Path | None, form: 
 
 
 def requested_plan(
-    config: "Config", names: tuple[str, ...] | None, requested: dict[str, Any], into: Path | None = None, *, thorough: bool = False
+    config: "Config",
+    bucket: "Bucket",
+    names: tuple[str, ...] | None,
+    requested: dict[str, Any],
+    into: Path | None = None,
+    *,
+    thorough: bool = False,
 ) -> "RecoveryPlan":
     """into: where a recovery may have begun of which no other plan is the same by now; its own plan is carried out then"""
     import recovery
     from headwater.running_recovery import running_cluster
-    from headwater.wiring import open_bucket
 
-    manifests = open_bucket(config).manifests
+    manifests = bucket.manifests
     bootstrap_servers = requested["bootstrap_servers"]
     requested = {name: value for name, value in requested.items() if name != "bootstrap_servers"}
     if requested.get("cluster", "latest") != "latest":
@@ -94,12 +103,11 @@ def requested_plan(
         return recovery.plan(manifests, names, options, running=cluster)
 
 
-def with_forecast(config: "Config", made: "RecoveryPlan", into: Path | None) -> "RecoveryPlan":
+def with_forecast(bucket: "Bucket", made: "RecoveryPlan", into: Path | None) -> "RecoveryPlan":
     """With room and time, by a short download."""
     from msgspec.structs import replace
 
-    from headwater.wiring import open_bucket
     from headwater_core.clock import SystemClock
     from recovery.forecast import estimate
 
-    return replace(made, forecast=estimate(made, open_bucket(config).store, into, SystemClock()))
+    return replace(made, forecast=estimate(made, bucket.store, into, SystemClock()))
