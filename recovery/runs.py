@@ -14,13 +14,14 @@ from headwater_core.layouts import open_layout
 from headwater_core.layouts.offloader import RunReader
 from headwater_core.objectstore.digest import Digest
 from headwater_core.objectstore.store import ObjectStore
+from headwater_core.page_cache import pages, write_past_page_cache
 from manifests.entry import Entry
 from recovery.indexes import INTERVAL_BYTES, Indexes
 from recovery.run_check import RunCheck, check_run
 from recovery.target_files import publish
 
 SEGMENT_SUFFIXES = (".log", ".index", ".timeindex")
-PIECE_BYTES = 256 << 10  # of a download: what one run in flight holds in memory, and a processor in its cache from the socket to the file
+PIECE_BYTES = 1 << 20  # of a download: what one run in flight holds in memory
 REQUEST_BYTES = 64 << 20  # of one ranged GET
 ATTEMPTS = 3  # at the same byte of a run, to go on with a download that broke off
 
@@ -78,7 +79,12 @@ def _fetch(store: ObjectStore, entry: Entry, path: Path, indexes: Indexes) -> in
     with disk_errors(path):
         try:
             with partial.open("wb", buffering=0) as file:
-                download(store, entry, file, check.update)
+
+                def write(live: memoryview) -> None:
+                    check.update(live)
+                    write_past_page_cache(file, live)
+
+                download(store, entry, write)
                 os.fsync(file.fileno())
             milestones.reached("recover.fetched")
             log_end = check.finish()
@@ -94,30 +100,25 @@ def _fetch(store: ObjectStore, entry: Entry, path: Path, indexes: Indexes) -> in
     return log_end
 
 
-def download(store: ObjectStore, entry: Entry, file: BinaryIO, arrived: Callable[[memoryview], object] = lambda live: None) -> None:
-    """Write the live part, and digest the whole run, the dead part included.
+def download(store: ObjectStore, entry: Entry, arrived: Callable[[memoryview], object]) -> None:
+    """Give `arrived` the live part, piece by piece, and digest the whole run, the dead part included. A piece is valid until the next.
 
-    arrived  is called with each piece of the live part, before it is written
-
-    Raises NotFound, CorruptData, and TransientError when the store breaks off ATTEMPTS times at the same byte.
+    Raises NotFound, CorruptData, TransientError when the store breaks off ATTEMPTS times at the same byte, and what `arrived` raises.
     """
     digest, start = Digest(), 0
     with closing(_pieces(open_layout(entry.layout).read_offloaded(store, entry), entry)) as pieces:
         for piece in pieces:
             digest.update(piece)
-            live = piece[: max(0, entry.live_bytes - start)]
-            start += len(piece)
-            if live:
+            if live := piece[: max(0, entry.live_bytes - start)]:
                 arrived(live)
-            while live:
-                live = live[file.write(live) :]
+            start += len(piece)
     if entry.run_digest and digest.text() != entry.run_digest:
         raise CorruptData(entry.key, 0, f"digest {digest.text()}, the manifest says {entry.run_digest}")
 
 
 def _pieces(reader: RunReader, entry: Entry) -> Generator[memoryview, None, None]:
     """The run, in one buffer again and again."""
-    buffer = memoryview(bytearray(min(PIECE_BYTES, entry.run_bytes)))
+    buffer = pages(min(PIECE_BYTES, entry.run_bytes))
     start = failures = 0
     while start < entry.run_bytes:
         end = min(start + REQUEST_BYTES, entry.run_bytes)
@@ -139,6 +140,6 @@ def _pieces(reader: RunReader, entry: Entry) -> Generator[memoryview, None, None
 def fetched(store: ObjectStore, entry: Entry) -> Iterator[BinaryIO]:
     """The live part of a run, in a file without a name."""
     with disk_errors(Path("a temporary file")), TemporaryFile() as file:
-        download(store, entry, file)
+        download(store, entry, file.write)
         file.flush()
         yield file

@@ -9,10 +9,10 @@ from headwater_core.errors import CorruptData
 from headwater_core.layouts import open_layout
 from headwater_core.objectstore.digest import digest_of
 from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, ObjectStore
+from headwater_core.page_cache import write_all
 from headwater_core.partition import PartitionId
 from headwater_core.segments.runindex import RunIndex, decode_index, encode_index
 from hydration.archive.chunks import ChunkPlan, plan_chunks
-from hydration.cache.blocks import write_all
 from hydration.cache.cache_directory import index_name
 from hydration.cache.chunk_cache import ChunkCache
 from manifests.entry import Entry

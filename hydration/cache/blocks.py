@@ -5,18 +5,11 @@ that a chunk fills is one that a broker on the same machine loses. So a chunk is
 past the page cache, and sent from the block for as long as no other chunk needs it: readers mostly want what just came.
 """
 
-import contextlib
-import errno
-import fcntl
-import mmap
-import os
 import threading
 from collections import OrderedDict
-from typing import BinaryIO
 
+from headwater_core.page_cache import PAGE_BYTES, pages
 from hydration.runfile import RunFile
-
-PAGE_BYTES = mmap.PAGESIZE  # blocks begin at one, as writes past the page cache want it
 
 
 class Blocks:
@@ -51,11 +44,7 @@ class Blocks:
             return self._free.pop()
         if self._unmade:
             self._unmade -= 1
-            # private: shared, as it would be else, a block in a forked child would be the parent's block
-            block = mmap.mmap(-1, self.block_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-            with contextlib.suppress(OSError):  # a kernel may have none
-                block.madvise(mmap.MADV_HUGEPAGE)  # cheaper to touch
-            return memoryview(block)
+            return pages(self.block_bytes)
         for file in self._lent:
             if file.forget_memory():
                 return self._lent.pop(file)
@@ -72,25 +61,3 @@ class Blocks:
         with self._lock:
             self.taken -= 1
             self._lent[file] = block
-
-
-def write_past_page_cache(file: BinaryIO, block: memoryview, size_bytes: int) -> None:
-    """Write the block's first `size_bytes` to `file`, new and empty, where the file system can without the page cache."""
-    flags = fcntl.fcntl(file, fcntl.F_GETFL)
-    written = 0
-    try:
-        fcntl.fcntl(file, fcntl.F_SETFL, flags | os.O_DIRECT)
-        try:
-            written = os.write(file.fileno(), block[: size_bytes // PAGE_BYTES * PAGE_BYTES])
-        finally:
-            fcntl.fcntl(file, fcntl.F_SETFL, flags)
-    except OSError as error:
-        if error.errno != errno.EINVAL:  # tmpfs for one, and file systems with larger sectors
-            raise
-    write_all(file, block[written:size_bytes])  # less than a page; or, when the disk is full, let the ordinary way say so
-
-
-def write_all(file: BinaryIO, data: memoryview) -> None:
-    """All of `data`: an unbuffered file may take less at a time."""
-    while data:
-        data = data[file.write(data) :]

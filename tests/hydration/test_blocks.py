@@ -1,14 +1,10 @@
 """Memory that chunks arrive in: never more than its limit, never taken from under a reader."""
 
-import errno
-import fcntl
 import os
-import resource
 from pathlib import Path
 
-import pytest
-
-from hydration.cache.blocks import PAGE_BYTES, Blocks, write_past_page_cache
+from headwater_core.page_cache import PAGE_BYTES
+from hydration.cache.blocks import Blocks
 from hydration.runfile import RunFile
 
 
@@ -92,37 +88,3 @@ def test_the_longest_lent_goes_first(tmp_path: Path) -> None:
         blocks.lend(block, file, 1)
     blocks.take()
     assert [file.memory is None for file in files] == [True, False]
-
-
-@pytest.mark.parametrize("size_bytes", [1, PAGE_BYTES - 1, PAGE_BYTES, PAGE_BYTES + 1, 3 * PAGE_BYTES])
-def test_a_file_has_its_bytes_and_its_length(tmp_path: Path, size_bytes: int) -> None:
-    block = Blocks(3 * PAGE_BYTES, 3 * PAGE_BYTES).take()
-    assert block is not None
-    block[:] = os.urandom(len(block))
-    with open(tmp_path / "file", "x+b", buffering=0) as file:
-        write_past_page_cache(file, block, size_bytes)
-        assert not fcntl.fcntl(file, fcntl.F_GETFL) & os.O_DIRECT
-    assert (tmp_path / "file").read_bytes() == block[:size_bytes]
-
-
-def test_a_file_system_without_direct_writes_is_written_the_ordinary_way() -> None:
-    block = Blocks(PAGE_BYTES, PAGE_BYTES).take()
-    assert block is not None
-    block[:] = os.urandom(len(block))
-    with os.fdopen(os.memfd_create("memory"), "w+b", buffering=0) as file:
-        write_past_page_cache(file, block, 100)
-        assert os.pread(file.fileno(), 200, 0) == block[:100]
-
-
-def test_no_room_for_all_of_it_is_said(tmp_path: Path) -> None:
-    block = Blocks(3 * PAGE_BYTES, 3 * PAGE_BYTES).take()
-    assert block is not None
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    with open(tmp_path / "file", "x+b", buffering=0) as file:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (PAGE_BYTES, hard))  # stands in for a disk that takes one page more
-        try:
-            with pytest.raises(OSError) as caught:
-                write_past_page_cache(file, block, 3 * PAGE_BYTES)
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert caught.value.errno == errno.EFBIG

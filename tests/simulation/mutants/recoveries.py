@@ -1,8 +1,8 @@
 """Mistakes of recoveries."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from typing import Any, BinaryIO
+from typing import Any
 
 import recovery.placement
 import recovery.planner
@@ -52,10 +52,10 @@ def recovery_calls_silence_damage(stack: ExitStack) -> None:
 
 @mutant("a recovery believes what it has downloaded", theme="damaged buckets", noted=3)
 def recovery_compares_nothing(stack: ExitStack) -> None:
-    def download(store: ObjectStore, entry: Entry, file: BinaryIO, *_: object) -> None:
+    def download(store: ObjectStore, entry: Entry, arrived: Callable[[memoryview], object]) -> None:
         buffer = memoryview(bytearray(entry.run_bytes))
         open_layout(entry.layout).read_offloaded(store, entry).read_into(buffer, 0)
-        file.write(buffer[: entry.live_bytes])
+        arrived(buffer[: entry.live_bytes])
 
     patch_in(stack, recovery.runs, "download", download)
     patch_in(stack, recovery.runs, "check_run", lambda file, entry, *_: entry.next_offset)
