@@ -2,54 +2,43 @@
 
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import recovery
 from headwater_core.errors import DiskFull
-from headwater_core.objectstore.store import ObjectStore
+from manifests import keys
 from recovery.held_settings import finish
-from recovery.recovery_plan import RecoveryPlan
-from recovery.replica_placement import numbered_brokers
-from recovery.target import read_mark
+from recovery.target import MARK, read_mark
 from tests.headwater_core.manual_clock import ManualClock
 from tests.recovery.full_disk import FullDisk, Killed
-from tests.recovery.kill_walk import FIRST, LATER, Seed, an_archive, applied, contents
+from tests.recovery.kill_walk import FIRST, LATER, VARIANTS, Walk, an_archive
 from tests.recovery.test_held_settings import Cluster
 
-MODES: list[dict[str, Any]] = [
-    {},
-    {"mode": "partial", "keep_bytes": 1},
-    {"mode": "instant"},
-    {"cluster": "latest"},
-    {"cluster": "latest", "brokers": numbered_brokers(2, 1)},
-]
-EVERY = int(os.environ.get("FULL_DISK_EVERY", "9"))  # of its writes; 1: all of them. The ten variants begin at different ones
-
-
-def left(plan: RecoveryPlan, into: Path, store: ObjectStore, disk: FullDisk, seed: Seed) -> dict[str, object]:
-    with disk.mounted():
-        applied(plan, into, store, seed, workers=1, recorded=False)
-    return contents(into)
+EVERY = int(os.environ.get("FULL_DISK_EVERY", "9"))  # of its writes; 1: all of them. The tests begin at different ones
+_LAST = 8  # writes that every variant has: they differ in their segments alone
 
 
 @pytest.mark.parametrize("kills", [False, True], ids=["full", "killed"])
-@pytest.mark.parametrize("mode", range(len(MODES)))
-def test_at_any_write_the_same_bytes_are_there_after_a_second_run(kills: bool, mode: int, tmp_path: Path) -> None:
-    """Some of them in each mode, and the last ones in all: modes differ in their segments alone."""
-    archive = an_archive()
-    plan = archive.plan(**MODES[mode])
-    undisturbed = left(plan, tmp_path / "undisturbed", archive.store, disk := FullDisk(), FIRST)
-    assert {"bootstrap.checkpoint", "meta.properties", ".headwater-recovery.json"} <= {Path(name).name for name in undisturbed}
-    first = 1 + (mode + len(MODES) * kills) % EVERY
-    for at in sorted({*range(first, disk.count + 1, EVERY), *range(disk.count - 8, disk.count + 1)}):
-        into = tmp_path / str(at)
-        with pytest.raises(Killed if kills else DiskFull):
-            left(plan, into, archive.store, FullDisk(at, kills=kills), FIRST)
-        seed = LATER if read_mark(into) is not None else FIRST  # unrecorded, so that nothing else than the mark knows what was begun
-        assert left(plan, into, archive.store, FullDisk(), seed) == undisturbed, at
-        assert not list(into.rglob("*.partial")), at
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_at_any_write_the_same_bytes_are_there_after_a_second_run(kills: bool, variant: str, tmp_path: Path) -> None:
+    """Some of them in each variant, and the last ones in all; in the bucket and the running cluster, too."""
+    walk = Walk.of(variant, tmp_path)
+    with (disk := FullDisk()).mounted():
+        walk.apply("undisturbed", FIRST)
+    wanted = walk.left("undisturbed")
+    names = {Path(name).name for name in wanted}
+    assert MARK in names
+    assert variant == "running" or {"bootstrap.checkpoint", "meta.properties"} <= names
+    first = 1 + (list(VARIANTS).index(variant) + len(VARIANTS) * kills) % EVERY
+    for at in sorted({*range(first, disk.count + 1, EVERY), *range(disk.count - _LAST, disk.count + 1)}):
+        name = str(at)
+        with pytest.raises(Killed if kills else DiskFull), FullDisk(at, kills=kills).mounted():
+            walk.apply(name, FIRST)
+        is_begun = read_mark(walk.into(name)) is not None or any(walk.stores[name].list(keys.RECOVERIES))
+        walk.apply(name, LATER if is_begun else FIRST)
+        assert walk.left(name) == wanted, at
+        assert not list(walk.into(name).rglob("*.partial")), at
 
 
 @pytest.mark.parametrize("kills", [False, True], ids=["full", "killed"])
