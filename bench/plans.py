@@ -14,7 +14,7 @@ import resource
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
@@ -109,6 +109,12 @@ class MadeRuns(DirectoryStore):
             return super().read_into(key, buffer, start=start)
         buffer[:] = run_at(name.base_offset)[start : start + len(buffer)]
         return {}
+
+    def stream_into(self, key: str, buffers: Sequence[memoryview], *, start: int) -> Generator[None, None, None]:
+        for buffer in buffers:
+            self.read_into(key, buffer, start=start)
+            start += len(buffer)
+            yield
 
 
 def partitions(runs: int, count: int) -> dict[PartitionId, int]:

@@ -5,7 +5,8 @@
 `headwater recover apply` is a process of its own, and what it writes is on disk when it ends; s5cmd copies the data objects out of the same
 bucket, and `sync -f` of its directory is timed with it. Kafka's own performance test, with its defaults, produces as many records of the
 same size into a real broker with acks=all; the broker syncs nothing. Restoring and copying take turns; the best round of each counts.
-"CPU" is that of the process and not of the server, which shares the machine; "RSS" is never less than this program's own. Ends with exit code 1 where an aim is not reached.
+"CPU" is that of the process and not of the server, which shares the machine; "RSS" is never less than this program's own. Ends with exit
+code 1 where an aim is not reached.
 """
 
 import argparse
