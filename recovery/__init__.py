@@ -14,7 +14,7 @@ from recovery.archived_groups import read_groups, read_shares
 from recovery.bucket_survey import survey, ungiven, with_take_over
 from recovery.cluster_state import SnapshotFound, find_snapshot, with_cluster
 from recovery.completion import RecoveryStatus, status
-from recovery.discovery import Found, RunsLookedAt, discover, look_at_runs, with_owner_compared, without_twins
+from recovery.discovery import Found, RunsLookedAt, discover, look_at_runs, with_others_noted, with_owner_compared, without_twins
 from recovery.feature_levels import archived_levels, with_levels
 from recovery.given_state import hand_over
 from recovery.held_settings import finish, held_of, with_originals
@@ -104,7 +104,7 @@ def plan(
     snapshot = None if request.options.cluster is None else find_snapshot(repository, request.options.cluster)
     if snapshot is not None:
         found = as_in_snapshot(found, snapshot.state, repository, unlisted=request.options.unlisted_topics)
-    found = with_originals(with_owner_compared(found), repository.store)
+    found = with_originals(with_owner_compared(with_others_noted(found)), repository.store)
     found = without_brokers_own(found) if request.options.running else without_twins(found, request.options.renames)
     former = found.owner.former if found.owner else ()
     ends = find_ends(found.topics, request.options, repository.store)

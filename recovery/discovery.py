@@ -51,6 +51,7 @@ class Found:
 
     lost   what cannot be recovered of everything that is there, and why, for people
     unread of those, topics whose documents, or all of whose heads, cannot be read, and what is wrong
+    others by name, the id that it means, and those of incarnations that what says so knows nothing of
     notes  what else was noticed
     owner  of the bucket; None where there is none, or it cannot be read: owner_damage
     """
@@ -58,6 +59,7 @@ class Found:
     topics: Sequence[ArchivedTopic]
     lost: Sequence[str] = ()
     unread: Mapping[str, HeadwaterError] = field(default_factory=dict)
+    others: Mapping[str, tuple[str, Sequence[str]]] = field(default_factory=dict)
     notes: Sequence[str] = ()
     owner: Owner | None = None
     owner_damage: str = ""
@@ -95,19 +97,25 @@ def discover(repository: ManifestRepository, topics: Iterable[str] | None, optio
         raise VerificationFailed("nothing can be recovered: " + "; ".join(lost))
     if not found and not lost:
         raise NothingExamined("the bucket holds no topics" if topics is None else "no topic was named")
-    others = [(each.manifest, ids) for each in found if (ids := meant.others.get(each.manifest.topic))]
-    notes = [*meant.notes, *(_other_note(*each) for each in others)]
+    others = {each.topic: (each.topic_id, meant.others[each.topic]) for each in manifests if each.topic in meant.others}
+    notes = list(meant.notes)
     if damage or owner is None:
         notes.append(f"{damage or f'{keys.OWNER} is not there'}; the owner of this archive was taken from the topics")
-    return Found(topics=found, lost=lost, unread=unread, notes=notes, owner=owner, owner_damage=damage)
+    return Found(topics=found, lost=lost, unread=unread, others=others, notes=notes, owner=owner, owner_damage=damage)
 
 
-def _other_note(manifest: TopicManifest, others: Sequence[str]) -> str:
-    topic = manifest.topic
-    return (
-        f"{topic}: {manifest.topic_id} is recovered; the archive has {', '.join(others[:INCARNATIONS_SHOWN])} too, of which "
-        f"{keys.current(topic)} knows nothing: it may be older than it was; {topic}@TOPIC_ID recovers another one"
-    )
+def with_others_noted(found: Found) -> Found:
+    """`found`, and of each topic that comes back as its name means what other incarnations there are, which it may mean as well."""
+    notes = []
+    for each in found.topics:
+        topic, topic_id = each.manifest.topic, each.manifest.topic_id
+        meant, others = found.others.get(topic, ("", ()))
+        if meant == topic_id:
+            notes.append(
+                f"{topic}: {topic_id} is recovered; the archive has {', '.join(others[:INCARNATIONS_SHOWN])} too, of which "
+                f"{keys.current(topic)} knows nothing: it may be older than it was; {topic}@TOPIC_ID recovers another one"
+            )
+    return dataclass_replace(found, notes=[*found.notes, *notes])
 
 
 def with_owner_compared(found: Found) -> Found:

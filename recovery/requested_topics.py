@@ -5,7 +5,7 @@ one incarnation is in the archive needs no `current.json`, and one whose partiti
 not help, the error says what does.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
@@ -66,8 +66,7 @@ def meant_topics(
     matching: list[TopicManifest] = []
     unread: dict[str, HeadwaterError] = {}
     if patterns:
-        matching, unread = lookup.matching(patterns, required=topics is not None)
-        matching = [each for each in matching if each.topic not in named]
+        matching, unread = lookup.matching(patterns, named, required=topics is not None)
     return MeantTopics(named, matching, unread, lookup.others, lookup.notes)
 
 
@@ -106,14 +105,17 @@ class _Lookup:
             self._find_others(found, listed_heads(repository.store, topic))
         return found
 
-    def matching(self, patterns: Sequence[str], *, required: bool) -> tuple[list[TopicManifest], dict[str, HeadwaterError]]:
-        """Those of every topic that a pattern matches. Raises NotFound for a pattern that matches none and is `required` to."""
+    def matching(
+        self, patterns: Sequence[str], named: Container[str], *, required: bool
+    ) -> tuple[list[TopicManifest], dict[str, HeadwaterError]]:
+        """Those of every topic that a pattern matches and nobody `named`. Raises NotFound for a pattern that matches none and is `required`
+        to."""
         manifests, unreadable = survey_topics(self._repository.store)
         known = [*(manifest.topic for manifest in manifests), *(each.topic for each in unreadable)]
         for pattern in patterns:
             if required and not any(fnmatchcase(name, pattern) for name in known):
                 raise NotFound(f"no topic in the archive matches {pattern[:300]!r}")
-        wanted = {name for name in known for pattern in patterns if fnmatchcase(name, pattern)}
+        wanted = {name for name in known for pattern in patterns if name not in named and fnmatchcase(name, pattern)}
         found = [manifest for manifest in manifests if manifest.topic in wanted]
         strays: list[str] = []
         heads = listed_heads(self._repository.store, strays=strays)

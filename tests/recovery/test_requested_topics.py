@@ -149,6 +149,17 @@ def test_where_that_version_means_what_cannot_be_read_the_error_names_the_others
     assert orders.records == 1
 
 
+def test_a_topic_that_is_named_by_its_incarnation_is_not_looked_up_by_its_name(archive: Archive) -> None:
+    before = archive.store.get(keys.current("orders"))[0]
+    earlier, later = create_again(archive, "orders"), archive.ids["orders"]
+    for document in (before, b"{}"):
+        put(archive, keys.current("orders"), document)
+        for wanted in (earlier, later):
+            plan = recovery.plan(ManifestRepository(archive.store), [f"orders@{wanted}", "*"])
+            assert {topic.topic: topic.topic_id for topic in plan.topics} == {"menu": archive.ids["menu"], "orders": wanted}
+            assert not [each for each in (*plan.left_out, *plan.notes) if each.startswith("orders: ") and earlier in each]
+
+
 def test_two_topics_of_one_id_do_not_come_back_as_one(archive: Archive) -> None:
     orders = archive.ids["orders"]
     ManifestRepository(archive.store).ensure_topic(

@@ -149,6 +149,22 @@ def test_a_topic_whose_document_cannot_be_read_comes_back_as_the_snapshot_has_it
     assert [note for note in plan.notes if note.startswith("menu: ")]
 
 
+def test_where_the_snapshot_says_which_incarnation_a_name_means_nobody_says_otherwise() -> None:
+    kitchen = Kitchen()
+    manifest, raw = kitchen.repository.resolve("menu"), kitchen.store.get(keys.current("menu"))[0]
+    other = msgspec.structs.replace(manifest, topic_id="AAAAAAAAAAAAAAAAAAAAAQ")
+    kitchen.store.delete(keys.current("menu"))
+    kitchen.store.create(keys.current("menu"), resealed(json.loads(raw) | {"topic_id": other.topic_id, "previous": []}))
+    put(kitchen, other)
+    plan = kitchen.plan()
+    assert of(plan, "menu").topic_id == manifest.topic_id
+    [note] = [note for note in plan.notes if note.startswith("menu: ") and "incarnation" in note]
+    assert "which the snapshot has" in note
+    assert not [note for note in plan.notes if "is recovered;" in note and note.startswith("menu: ")]
+    [note] = [note for note in kitchen.plan(recovery.Options()).notes if "is recovered;" in note and note.startswith("menu: ")]
+    assert note.startswith(f"menu: {other.topic_id} is recovered; the archive has {manifest.topic_id} too")
+
+
 def test_a_name_that_means_another_incarnation_of_which_no_head_can_be_read_comes_back_as_the_snapshot_has_it() -> None:
     kitchen = Kitchen()
     whole = of(kitchen.plan(), "menu")
