@@ -1,5 +1,6 @@
 """The small files of a recovered log directory, as bytes. Pure: a plan in, names and contents out."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePath
 from typing import NamedTuple
@@ -20,6 +21,7 @@ BOOTSTRAP = "bootstrap.checkpoint"
 STAGED = "recovered.properties"
 PARTITION_NAMES = frozenset((checkpoints.PARTITION_METADATA, checkpoints.LEADER_EPOCHS))  # of what lies beside segments
 _BATCH_COMMITS = 500
+_IS_INT, _INT_MAX = re.compile("[0-9]{1,10}"), 2**31 - 1  # as Kafka takes the setting
 
 Files = dict[PurePath, bytes]
 
@@ -75,9 +77,9 @@ def batches_of(topic: TopicPlan, written: Written, timestamp_ms: int) -> Iterato
 
 
 def index_interval_bytes(topic: TopicPlan) -> int:
-    """What the broker will index this topic's segments by."""
+    """What the broker will index this topic's segments by: the default where its settings have what no broker takes."""
     value = topic.configs.get(INTERVAL, "")
-    return int(value) if value.isdecimal() else INTERVAL_BYTES
+    return int(value) if _IS_INT.fullmatch(value) and int(value) <= _INT_MAX else INTERVAL_BYTES
 
 
 def epoch_history(partition: PartitionPlan) -> EpochHistory:

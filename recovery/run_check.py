@@ -43,8 +43,8 @@ class RunCheck:
 def check_run(file: BinaryIO, entry: Entry, where: str, indexes: Indexes) -> int:
     """The offset after the last batch of `file`; compaction may have left it below the entry's end. `indexes` gets each batch.
 
-    Raises CorruptData unless the file holds exactly the live part of `entry`: its length, every batch's CRC, its offsets
-    and epochs, and of an entry that was not cut the digest.
+    Raises CorruptData, and UnsupportedFormat for batches of an older format, unless the file holds exactly the live part of `entry`: its
+    length, every batch's CRC, its offsets and epochs, and of an entry that was not cut the digest.
     """
     size = os.fstat(file.fileno()).st_size
     if size != entry.live_bytes:
@@ -54,6 +54,8 @@ def check_run(file: BinaryIO, entry: Entry, where: str, indexes: Indexes) -> int
 
 
 def _passed(file: BinaryIO, size: int, entry: Entry, indexes: Indexes) -> int | None:
+    if SegmentPass is None:
+        return None
     check, digest = RunCheck(entry, indexes), Digest()
     window = memoryview(bytearray(min(_WINDOW_BYTES, size)))
     while count := file.readinto(window):  # type: ignore[attr-defined]  # typeshed's BinaryIO lacks it
@@ -69,11 +71,9 @@ def _walked(file: BinaryIO, size: int, entry: Entry, where: str, indexes: Indexe
     epochs: set[int] = set()
     walk = BatchWalk(file, 0, size, where=where)
     for position, (base, _, epoch, _, _, attributes, delta, _, max_timestamp_ms, _, _, _, count) in walk:
-        if first < 0:
-            first = base
-            if first < entry.base_offset:
-                break  # no index can describe it
-        last = base + delta
+        first, last = base if first < 0 else first, base + delta
+        if first < entry.base_offset:
+            break  # no index can describe it
         indexes.add(position, last, max_timestamp_ms)
         epochs.add(epoch)
         records += 0 if attributes & CONTROL else count

@@ -14,7 +14,7 @@ from headwater_core.layouts import open_layout
 from headwater_core.layouts.offloader import RunReader
 from headwater_core.objectstore.digest import Digest
 from headwater_core.objectstore.store import ObjectStore
-from headwater_core.page_cache import pages, write_past_page_cache
+from headwater_core.page_cache import new_pages, write_direct
 from manifests.entry import Entry
 from recovery.indexes import INTERVAL_BYTES, Indexes
 from recovery.run_check import RunCheck, check_run
@@ -23,7 +23,7 @@ from recovery.target_files import publish
 SEGMENT_SUFFIXES = (".log", ".index", ".timeindex")
 PIECE_BYTES = 1 << 20  # of a download: what one run in flight holds in memory
 REQUEST_BYTES = 64 << 20  # of one ranged GET
-ATTEMPTS = 3  # at the same byte of a run, to go on with a download that broke off
+ATTEMPTS = 3  # at the same piece of a run, to go on with a download that broke off
 
 
 def segment_name(base_offset: int) -> str:
@@ -69,7 +69,7 @@ def _kept(entry: Entry, path: Path, indexes: Indexes) -> int | None:
     try:
         with path.open("rb") as file:
             return check_run(file, entry, str(path), indexes)
-    except CorruptData:
+    except (CorruptData, UnsupportedFormat):
         path.unlink()
         return None
 
@@ -82,7 +82,7 @@ def _fetch(store: ObjectStore, entry: Entry, path: Path, indexes: Indexes) -> in
 
                 def write(live: memoryview) -> None:
                     check.update(live)
-                    write_past_page_cache(file, live)
+                    write_direct(file, live)
 
                 download(store, entry, write)
                 os.fsync(file.fileno())
@@ -103,7 +103,7 @@ def _fetch(store: ObjectStore, entry: Entry, path: Path, indexes: Indexes) -> in
 def download(store: ObjectStore, entry: Entry, arrived: Callable[[memoryview], object]) -> None:
     """Give `arrived` the live part, piece by piece, and digest the whole run, the dead part included. A piece is valid until the next.
 
-    Raises NotFound, CorruptData, TransientError when the store breaks off ATTEMPTS times at the same byte, and what `arrived` raises.
+    Raises NotFound, CorruptData, TransientError when the store breaks off ATTEMPTS times at the same piece, and what `arrived` raises.
     """
     digest, start = Digest(), 0
     with closing(_pieces(open_layout(entry.layout).read_offloaded(store, entry), entry)) as pieces:
@@ -118,7 +118,7 @@ def download(store: ObjectStore, entry: Entry, arrived: Callable[[memoryview], o
 
 def _pieces(reader: RunReader, entry: Entry) -> Generator[memoryview, None, None]:
     """The run, in one buffer again and again."""
-    buffer = pages(min(PIECE_BYTES, entry.run_bytes))
+    buffer = new_pages(min(PIECE_BYTES, entry.run_bytes))
     start = failures = 0
     while start < entry.run_bytes:
         end = min(start + REQUEST_BYTES, entry.run_bytes)

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Container, Iterator, Mapping
 from pathlib import Path, PurePath
 
-from headwater_core.errors import CorruptData, VerificationFailed
+from headwater_core.errors import CorruptData, UnsupportedFormat, VerificationFailed
 from headwater_core.files import PARTIAL, disk_errors
 from headwater_core.threads import ContextThreads
 from recovery import layout
@@ -65,7 +65,7 @@ def _partition_differences(directory: Path, mark: Mark, topic: TopicPlan, partit
         try:
             with disk_errors(path), path.open("rb") as file:
                 end = check_run(file, entry, str(path), indexes)
-        except CorruptData as error:
+        except (CorruptData, UnsupportedFormat) as error:
             yield str(error)
             return
         yield from _changed(directory, {PurePath(path.with_suffix(suffix).name): each for suffix, each in indexes.files().items()})

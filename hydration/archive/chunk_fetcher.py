@@ -14,7 +14,7 @@ from headwater_core.clock import Clock
 from headwater_core.errors import CorruptData, TransientError
 from headwater_core.layouts import open_layout
 from headwater_core.objectstore.store import ObjectStore
-from headwater_core.page_cache import write_all, write_past_page_cache
+from headwater_core.page_cache import write_all, write_direct
 from headwater_core.segments.batch_walk import BatchWalk, check_batches
 from hydration.archive.chunks import Chunk
 from hydration.cache.blocks import Blocks
@@ -132,7 +132,7 @@ class ChunkFetcher:
     def _keep_block(self, block: memoryview, name: str, entry: Entry, chunk: Chunk) -> RunFile:
         check_chunk(block[: chunk.size_bytes], entry, chunk)
         content = block[: chunk.size_bytes]
-        return self._cache.put(name, chunk.size_bytes, lambda file: write_past_page_cache(file, block[: chunk.size_bytes]), content)
+        return self._cache.put(name, chunk.size_bytes, lambda file: write_direct(file, block[: chunk.size_bytes]), content)
 
     def _through_file(self, name: str, entry: Entry, chunk: Chunk) -> RunFile:
         """Piece by piece, then read back and verified: a chunk for which there is no block."""

@@ -8,7 +8,7 @@ past the page cache, and sent from the block for as long as no other chunk needs
 import threading
 from collections import OrderedDict
 
-from headwater_core.page_cache import PAGE_BYTES, pages
+from headwater_core.page_cache import PAGE_BYTES, new_pages
 from hydration.runfile import RunFile
 
 
@@ -44,7 +44,7 @@ class Blocks:
             return self._free.pop()
         if self._unmade:
             self._unmade -= 1
-            return pages(self.block_bytes)
+            return new_pages(self.block_bytes)
         for file in self._lent:
             if file.forget_memory():
                 return self._lent.pop(file)

@@ -104,6 +104,7 @@ def topic_words(body: Body, random: Random) -> Words:
         (body, "partitions", random.choice((number(random), 0, 100_001, body["partitions"] + 3))),
         (body, "version", number(random)),
         (body, "configs", random.choice(("none", {"cleanup.policy": 7}, {"retention.ms": "x" * 1000}, {"../evil": "/evil"}, None))),
+        (body, "configs", {"index.interval.bytes": random.choice(("9" * 19, "9" * 5000, "-1", "x"))}),
     ]
 
 

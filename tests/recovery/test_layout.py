@@ -73,3 +73,12 @@ def test_a_log_that_starts_within_a_segment_says_so_in_its_epoch_history_too(tmp
     recovery.apply(recovery.plan(repository, ["bills"]), tmp_path / "log", store)
     log = next(each for each in LogDirs([tmp_path / "log"]).partitions() if each.partition.partition == 0)
     assert (log.segments[0].base_offset, log.epochs.first_offset, log.start_offset) == (0, 7, 7)
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted"),
+    [("100", 100), ("0", 0), ("2147483647", 2**31 - 1), *((each, 4096) for each in ("2147483648", "9" * 5000, "-1", "x", ""))],
+)
+def test_segments_are_indexed_as_the_broker_will_do_it(value: str, wanted: int) -> None:
+    [topic] = planned(a_topic(a_head(an_entry(0, 9)))).topics
+    assert layout.index_interval_bytes(replace(topic, configs={"index.interval.bytes": value})) == wanted

@@ -43,13 +43,18 @@ def test_a_store_that_fails_midway_loses_nothing(kitchen: tuple[MemoryStore, Man
     assert list(batches(tmp_path / "log")) == list(batches(unpack("kitchen")))
 
 
-def test_a_placed_file_that_was_damaged_meanwhile_is_fetched_again(kitchen: tuple[MemoryStore, ManifestRepository], tmp_path: Path) -> None:
+@pytest.mark.parametrize("at", [16, 100, -1])
+@pytest.mark.parametrize("bit", range(8))
+def test_a_placed_file_that_was_damaged_meanwhile_is_fetched_again(
+    at: int, bit: int, kitchen: tuple[MemoryStore, ManifestRepository], tmp_path: Path
+) -> None:
+    """16: the format of the first batch, an older one then."""
     store, repository = kitchen
     with pytest.raises(TransientError):
         recovery.apply(recovery.plan(repository, ["bills"]), tmp_path, Failing(store, TransientError("throttled"), 1), workers=1)
     [placed] = tmp_path.rglob("*.log")
     raw = bytearray(placed.read_bytes())
-    raw[len(raw) // 2] ^= 1
+    raw[at] ^= 1 << bit
     placed.write_bytes(raw)
     recovery.apply(recovery.plan(repository, ["bills"]), tmp_path, store)
     wanted = [batch for batch in batches(unpack("kitchen")) if batch[0] == "bills"]

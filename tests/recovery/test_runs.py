@@ -1,5 +1,7 @@
-"""A download that breaks off goes on where it broke, and ends when it gets nowhere."""
+"""A download that breaks off goes on where it broke, and ends when no more of it comes."""
 
+import errno
+import os
 from collections.abc import Generator, Sequence
 
 import pytest
@@ -52,15 +54,17 @@ def written(monkeypatch: pytest.MonkeyPatch) -> "Written":
 class Written:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._monkeypatch = monkeypatch
-        self.arrived = b""
+        self.arrived, self.room_bytes = b"", 2 * len(RUN)
 
     def by(self, layout: Breaking, *, live_bytes: int = len(RUN)) -> bytes:
         self._monkeypatch.setattr(runs, "open_layout", lambda name: layout)
         entry = an_entry(0, 9, size_bytes=len(RUN), live_bytes=live_bytes, digest=digest_of(RUN))
-        download(None, entry, self._take)  # type: ignore[arg-type]  # no store is asked
+        download(None, entry, self._take)  # type: ignore[arg-type]  # no store is needed
         return self.arrived
 
     def _take(self, live: memoryview) -> None:
+        if len(self.arrived) + len(live) > self.room_bytes:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self.arrived += live
 
 
@@ -76,12 +80,20 @@ def test_a_download_goes_on_where_it_broke(written: Written) -> None:
     assert layout.begun == [(0, 400), (0, 400), (200, 600), (600, 1000), (600, 1000), (600, 1000), (1000, 1050)]
 
 
-def test_a_download_that_gets_nowhere_ends(written: Written) -> None:
+def test_a_download_of_which_no_more_comes_ends(written: Written) -> None:
     layout = Breaking(250, *[0] * ATTEMPTS)  # the first has got to byte 200 and no further
     with pytest.raises(TransientError, match="the connection ended"):
         written.by(layout)
     assert layout.begun[1:] == [(200, 600)] * (ATTEMPTS - 1)
     assert written.arrived == RUN[:200]
+
+
+def test_the_connection_is_given_back_when_there_is_no_room(written: Written) -> None:
+    layout = Breaking()
+    written.room_bytes = PIECE
+    with pytest.raises(OSError, match="No space"):
+        written.by(layout)
+    assert (layout.begun, layout.closed) == ([(0, 400)], 1)
 
 
 def test_the_dead_part_is_digested_and_not_written(written: Written) -> None:

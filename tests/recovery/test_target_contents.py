@@ -12,8 +12,10 @@ from tests.headwater_core.manual_clock import ManualClock
 from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.recovery.interrupted import Failing
 
+CHANGES = ("added", "log added", "flipped", "magic", "gone", "truncated", "index", "epochs", "checkpoint", "bootstrap")
 
-@pytest.mark.parametrize("change", ["added", "log added", "flipped", "gone", "truncated", "index", "epochs", "checkpoint", "bootstrap"])
+
+@pytest.mark.parametrize("change", CHANGES)
 def test_a_plan_in_a_file_finds_every_file_of_a_finished_recovery_that_differs(
     change: str, kitchen: tuple[MemoryStore, ManifestRepository], tmp_path: Path
 ) -> None:
@@ -36,7 +38,7 @@ def test_a_plan_in_a_file_finds_every_file_of_a_finished_recovery_that_differs(
         changed.unlink()
     else:
         raw = bytearray(changed.read_bytes())
-        raw[len(raw) // 2] ^= 1
+        raw[16 if change == "magic" else len(raw) // 2] ^= 2  # 16: the format of the first batch, an older one then
         changed.write_bytes(raw[:-1] if change == "truncated" else raw)
     with pytest.raises(VerificationFailed) as raised:
         recovery.apply(plan, into, store, unchanged=True)
