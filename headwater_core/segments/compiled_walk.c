@@ -157,7 +157,7 @@ static PyObject *put_id_frames(PyObject *module, PyObject *args)
 typedef struct {
     PyObject_HEAD
     Segment segment;
-    int is_stopped; /* or has an update under way */
+    int is_stopped; /* or has an update in flight */
 } SegmentPass;
 
 static PyObject *new_segment_pass(PyTypeObject *type, PyObject *args, PyObject *named)
@@ -195,10 +195,12 @@ static PyObject *update(PyObject *self, PyObject *piece)
 {
     SegmentPass *pass = (SegmentPass *)self;
     Py_buffer buffer;
-    if (pass->is_stopped)
-        return PyBool_FromLong(0);
-    if (PyObject_GetBuffer(piece, &buffer, PyBUF_SIMPLE) < 0)
+    if (PyObject_GetBuffer(piece, &buffer, PyBUF_SIMPLE) < 0) /* it may run Python code, so it comes first */
         return NULL;
+    if (pass->is_stopped) {
+        PyBuffer_Release(&buffer);
+        return PyBool_FromLong(0);
+    }
     int is_sound;
     pass->is_stopped = 1; /* for another thread */
     Py_BEGIN_ALLOW_THREADS
@@ -273,7 +275,7 @@ static struct PyModuleDef definition = {
 PyMODINIT_FUNC PyInit_compiled_walk(void)
 {
     prepare_crc32c();
-    PyObject *module = PyModule_Create(&definition), *segment_pass = PyType_FromSpec(&segment_pass_spec);
+    PyObject *module = PyModule_Create(&definition), *segment_pass = module == NULL ? NULL : PyType_FromSpec(&segment_pass_spec);
     if (module != NULL
         && (segment_pass == NULL || PyModule_AddObjectRef(module, "SegmentPass", segment_pass) < 0
             || PyModule_AddIntConstant(module, "VERSION", 4) < 0))

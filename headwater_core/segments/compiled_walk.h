@@ -253,7 +253,7 @@ static void walk_batches(Stretch *stretch, const uint8_t *buffer, int64_t end, i
     }
 }
 
-/* -- a run in pieces ----------------------------------------------------------------------------------------------- */
+/* -- a segment in pieces ------------------------------------------------------------------------------------------- */
 
 #define EPOCHS_MAX 256          /* of one run; the pass stops before the batch of one more */
 #define RELATIVE_MAX 0x7fffffff /* what an index can describe */
@@ -265,7 +265,7 @@ typedef struct {
     size_t size, room;
 } Bytes;
 
-/* A pass over all batches of one segment, of which the bytes come in pieces, and Kafka's indexes of them; recovery/indexes.py is the
+/* What is known in a pass over all batches of one segment, of which the bytes come in pieces, and Kafka's indexes of them; recovery/indexes.py is the
    reference of those. Offsets in an index are relative to the segment's base. */
 typedef struct {
     int64_t base_offset, interval_bytes;
