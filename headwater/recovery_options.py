@@ -256,16 +256,16 @@ def request_options(verb: Callable[..., None]) -> Callable[..., None]:
     return with_request
 
 
-class RunOptions(NamedTuple):
-    """What belongs to one run of a recovery, and not to its plan."""
+class ApplyOptions(NamedTuple):
+    """What belongs to one `apply`, and not to the plan."""
 
     skip_damaged: bool
     unrecorded: bool
     moved: bool
 
 
-def run_options(verb: Callable[..., None]) -> Callable[..., None]:
-    """Give `verb` the options that belong to one run, not to the plan, as `run`."""
+def apply_options(verb: Callable[..., None]) -> Callable[..., None]:
+    """Give `verb` the options that belong to one `apply`, not to the plan, as `options`."""
 
     @click.option(
         "--skip-damaged",
@@ -280,10 +280,10 @@ def run_options(verb: Callable[..., None]) -> Callable[..., None]:
         "as in another pod of a Kubernetes Job. Copies of it are refused from then on.",
     )
     @functools.wraps(verb)
-    def with_run(skip_damaged: bool, unrecorded: bool, moved: bool, **rest: Any) -> None:
-        verb(run=RunOptions(skip_damaged, unrecorded, moved), **rest)
+    def with_options(skip_damaged: bool, unrecorded: bool, moved: bool, **rest: Any) -> None:
+        verb(options=ApplyOptions(skip_damaged, unrecorded, moved), **rest)
 
-    return with_run
+    return with_options
 
 
 def _brokers(given: str | None, first: int) -> tuple["TargetBroker", ...]:

@@ -12,7 +12,7 @@ from click.core import ParameterSource
 from headwater.commands.recover_plan import requested_plan, with_forecast
 from headwater.options import configured
 from headwater.output import emit, format_option, progress, say
-from headwater.recovery_options import RunOptions, cluster_request, into_option, run_options, topic_request
+from headwater.recovery_options import ApplyOptions, apply_options, cluster_request, into_option, topic_request
 from headwater.recovery_text import RECOVERED, check_complete, conclude, planned_rows, say_forecast, say_what_next, show_plan_table
 from headwater.units import duration_text, size_text
 from headwater_core.errors import HeadwaterError, Locked, UsageError
@@ -40,7 +40,7 @@ _BLANKS_MAX = 4096  # before a plan
     metavar="HOST:PORT[,HOST:PORT]",
     help="Brokers of the running cluster that the plan is for.  [default: log.bootstrap_servers]",
 )
-@run_options
+@apply_options
 @format_option
 @configured
 @click.pass_context
@@ -50,7 +50,7 @@ def apply(
     plan_file: Path | None,
     into: Path | None,
     bootstrap_servers: str | None,
-    run: RunOptions,
+    options: ApplyOptions,
     form: str,
 ) -> None:
     """Recover topics, or the whole cluster, into a new log directory.
@@ -80,14 +80,14 @@ def apply(
             made = read_plan(document, str(plan_file)).plan
     except OSError as error:
         raise UsageError(f"{plan_file}: {error.strerror}") from error
-    _apply(config, open_bucket(config), made, into, form, bootstrap_servers, run, unchanged=True)
+    _apply(config, open_bucket(config), made, into, form, bootstrap_servers, options, unchanged=True)
 
 
 @apply.command("topic")
 @topic_request
 @into_option
 @click.option("--dry-run", is_flag=True, help="Only show the plan.")
-@run_options
+@apply_options
 @format_option
 @configured
 def apply_topic(
@@ -96,7 +96,7 @@ def apply_topic(
     requested: dict[str, Any],
     into: Path | None,
     dry_run: bool,
-    run: RunOptions,
+    options: ApplyOptions,
     form: str,
 ) -> None:
     """Recover topics into a new log directory.
@@ -115,14 +115,14 @@ def apply_topic(
       4  archived data is missing or damaged; --skip-damaged continues without it
       5  there is no room for it, or the store does not answer
     """
-    _plan_and_apply(config, names, requested, into, dry_run, form, run)
+    _plan_and_apply(config, names, requested, into, dry_run, form, options)
 
 
 @apply.command("cluster")
 @cluster_request
 @into_option
 @click.option("--dry-run", is_flag=True, help="Only show the plan.")
-@run_options
+@apply_options
 @format_option
 @configured
 def apply_cluster(
@@ -131,7 +131,7 @@ def apply_cluster(
     requested: dict[str, Any],
     into: Path | None,
     dry_run: bool,
-    run: RunOptions,
+    options: ApplyOptions,
     form: str,
 ) -> None:
     """Recover the cluster into a log directory.
@@ -153,7 +153,7 @@ def apply_cluster(
       5  there is no room for it, or the store does not answer
       6  there is no snapshot of the cluster
     """
-    _plan_and_apply(config, names, requested, into, dry_run, form, run)
+    _plan_and_apply(config, names, requested, into, dry_run, form, options)
 
 
 def _plan_and_apply(
@@ -163,7 +163,7 @@ def _plan_and_apply(
     into: Path | None,
     dry_run: bool,
     form: str,
-    run: RunOptions,
+    options: ApplyOptions,
 ) -> None:
     from headwater.wiring import open_bucket
 
@@ -177,7 +177,7 @@ def _plan_and_apply(
         say_forecast(made)
         conclude(made, into)
         return
-    _apply(config, bucket, made, into, form, requested["bootstrap_servers"], run)
+    _apply(config, bucket, made, into, form, requested["bootstrap_servers"], options)
 
 
 def _apply(
@@ -187,7 +187,7 @@ def _apply(
     into: Path,
     form: str,
     bootstrap_servers: str | None,
-    run: RunOptions,
+    options: ApplyOptions,
     *,
     unchanged: bool = False,
 ) -> None:
@@ -207,11 +207,11 @@ def _apply(
                 bucket.store,
                 control=control,
                 progress=operation.beside(shown.advance),
-                skip_damaged=run.skip_damaged,
-                recorded=not run.unrecorded,
+                skip_damaged=options.skip_damaged,
+                recorded=not options.unrecorded,
                 unchanged=unchanged,
                 create=topic_creator(config, made, bootstrap_servers),
-                moved=run.moved,
+                moved=options.moved,
             )
         operation.results = {"topics": len(done.topics), "records": done.records, "size_bytes": done.size_bytes}
         if form == "table":
