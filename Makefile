@@ -36,16 +36,16 @@ lint: .venv/.tests
 	@$(BIN)/mypy
 
 check: lint
-	@$(BIN)/pytest -q -m "not peer and not slow and not server and not hypothesis" $(FAST_TESTS)
+	@$(BIN)/pytest -q -m "not peer and not slow and not long and not server and not hypothesis" $(FAST_TESTS)
 
 test: .venv/.tests
-	@$(BIN)/pytest -m "not peer"
+	@$(BIN)/pytest -m "not peer and not long"
 
 deep: .venv/.tests
-	@DEEP_TREES=1 $(BIN)/pytest -m "not peer and not slow and not hypothesis" $(DEEP_TESTS)
+	@DEEP_TREES=1 $(BIN)/pytest -m "not peer and not slow and not long and not hypothesis" $(DEEP_TESTS)
 
 peers: .venv/.tests
-	@$(BIN)/pytest -m peer tests/peers
+	@$(BIN)/pytest -m "peer and not long" tests/peers
 
 simulate: .venv/.tests
 	@$(BIN)/python -m tests.simulation --seeds $(SEEDS)
@@ -65,6 +65,7 @@ soak: simulate
 	@KILL_EVERYWHERE=1 $(BIN)/pytest -m "not peer" tests/e2e/test_recovery_kills.py tests/recovery/test_two_machines.py
 	@DAMAGE_SEEDS=$(DAMAGE_SEEDS) $(BIN)/pytest -m slow tests/recovery/test_damage_matrix.py
 	@STRANGERS=$(STRANGERS) $(BIN)/pytest -m slow tests/headwater/admin
+	@$(BIN)/pytest -m long
 	@HYPOTHESIS_PROFILE=soak SEED_TIMES=$(SEED_TIMES) $(BIN)/pytest -m "not peer and not slow"
 
 bench: .venv/.tests

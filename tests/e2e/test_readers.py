@@ -57,7 +57,7 @@ def served(stage: Stage, request: pytest.FixtureRequest) -> Served:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("isolation", ISOLATIONS)
+@pytest.mark.parametrize("isolation", ["read_uncommitted", pytest.param("read_committed", marks=pytest.mark.long)])
 @pytest.mark.parametrize("served", NAMES, indirect=True)
 def test_the_agents_cache_is_evicted_in_mid_read(stage: Stage, served: Served, isolation: Isolation) -> None:
     """By the verb, from another process; and the cache is much smaller than what is read through it."""
@@ -77,7 +77,7 @@ def test_the_agents_cache_is_evicted_in_mid_read(stage: Stage, served: Served, i
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("isolation", ISOLATIONS)
+@pytest.mark.parametrize("isolation", ["read_committed", pytest.param("read_uncommitted", marks=pytest.mark.long)])
 @pytest.mark.parametrize("served", NAMES, indirect=True)
 def test_the_agent_is_killed_and_started_again_in_mid_read(stage: Stage, served: Served, isolation: Isolation) -> None:
     """The client continues where it was, with an agent that finds journal, cache and lock as kill -9 left them."""

@@ -16,7 +16,7 @@ from tests.peers.cache import fetched
 _HERE = Path(__file__).parent
 _ROOT = _HERE.parents[1]
 _JARS = {"iceberg": ("org.apache.iceberg",), "delta": ("io.delta", "io.unitycatalog")}  # whose groups; what else they need, Spark has
-FORMATS = pytest.mark.parametrize("table_format", ["iceberg", "delta"])
+FORMATS = pytest.mark.parametrize("table_format", ["iceberg", pytest.param("delta", marks=pytest.mark.long)])
 NAMESPACES = {"iceberg": "lake.db.", "delta": ""}
 
 

@@ -13,7 +13,13 @@ pytestmark = [pytest.mark.peer, pytest.mark.slow]
 Results = dict[str, dict[str, dict[str, Any]]]  # by scenario and what was done
 
 
-@pytest.fixture(scope="module", params=[pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in ("iceberg", "delta")])
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param("iceberg", marks=pytest.mark.xdist_group("iceberg")),
+        pytest.param("delta", marks=[pytest.mark.xdist_group("delta"), pytest.mark.long]),
+    ],
+)
 def table_format(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

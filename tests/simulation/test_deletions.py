@@ -1,5 +1,6 @@
 """A broker is asked to delete what is archived, while everything else happens: by seeds, and at the points that they seldom come to."""
 
+import os
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ from tests.simulation.mutants import planted
 from tests.simulation.test_races import NotToThePoint, Stage, delete_records
 from tests.simulation.world import Theme, quiet, run_seed
 
-SEEDS = 60
+SEEDS = 30 * int(os.environ.get("SEED_TIMES", "1"))
 _TRIES = 100  # within so many a race comes to its point: batches are drawn
 BEFORE_DELETION = "request Metadata"
 ASKED = Theme(compacted=0, pairs=0, unnamed=0, requests=True)

@@ -26,7 +26,7 @@ from tests.headwater.pipeline.scan.damageable import read_quarantine
 from tests.headwater_core.segments.builders import a_batch, a_commit, a_segment
 
 SEED = 20
-LIVES = int(os.environ.get("STREAM_LIVES", "10"))  # `make soak` has more
+LIVES = int(os.environ.get("STREAM_LIVES", "5"))  # `make soak` has more
 
 
 @dataclass
