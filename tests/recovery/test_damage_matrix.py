@@ -178,7 +178,7 @@ def check_alone(bucket: DamagedBucket, label: str, into: Path) -> None:
         assert topic in alone.refusal, alone.refusal
         meant = bucket.comes_back_as(label, cluster=False, counted=False)
         assert label in bucket.dubious or meant is None or not is_any_sound(bucket, meant), f"{label}: {alone.refusal}"
-        if is_any_sound(bucket, label):  # by the name another incarnation is meant
+        if label not in bucket.dubious and is_any_sound(bucket, label):  # by the name another incarnation is meant
             assert f"{topic}@TOPIC_ID" in alone.refusal, alone.refusal
             assert bucket.lives[label].topic_id in alone.refusal, alone.refusal
 
