@@ -80,6 +80,7 @@ class PartitionOutcome:
     progressed  there may be more to do
     deadline_ms  when the broker's retention will take the next of it; None: never, or that is not known
     again_s     so long after it, it is to be made again, though nothing may happen to the log until then; None: it need not
+    for_release  that is for a release alone, which failed: what happens to the log is archived before
     merge_in_s  look for small neighbours to merge then; None: nothing is new there
     quiet       there will be nothing more to do until something happens to the log
     gone        the partition is not there any more
@@ -97,6 +98,7 @@ class PartitionOutcome:
     progressed: bool = False
     deadline_ms: int | None = None
     again_s: float | None = None
+    for_release: bool = False
     merge_in_s: float | None = None
     quiet: bool = False
     gone: bool = False
@@ -453,7 +455,8 @@ class ArchiverFleet:
                     done = PartitionOutcome(place=place, error=member.obstacle.error)
                 else:
                     done = self._advance(member, log, policy_for, watch, end)
-                done = replace(done, again_s=_sooner(done.again_s, self._again_s(member, log, policy_for)))
+                again_s = _sooner(done.again_s, self._again_s(member, log, policy_for))
+                done = replace(done, again_s=again_s, for_release=done.for_release and again_s == done.again_s)
                 if done.again_s is not None:
                     done = replace(done, quiet=False)
                 member.glimpse = log.glimpse if done.quiet and done.again_s is None and not done.error else None
@@ -695,7 +698,7 @@ class ArchiverFleet:
         if head is None or head.writer != self._equipment.writer or self._is_released(member, log, head.next_offset):
             return done
         if now_s < record.again_s:
-            return replace(done, again_s=record.again_s - now_s, quiet=False)
+            return replace(done, again_s=record.again_s - now_s, for_release=True, quiet=False)
         record.tried_in(log.leadership.leader_epoch if log.leadership is not None else -1)
         planned = plan_release(log, head, self._equipment.writer)
         if planned.local_start <= record.end or not planned.segments:
@@ -710,7 +713,7 @@ class ArchiverFleet:
             (_log.warning if isinstance(error, TransientError) else _log.error)(
                 "release_postponed", partition=str(log.partition), reason=str(error)
             )
-            return replace(done, again_s=pause_s, quiet=False)
+            return replace(done, again_s=pause_s, for_release=True, quiet=False)
         record.released(release)
         return replace(done, released_bytes=release.size_bytes)
 

@@ -95,6 +95,7 @@ class DueQueue:
         self._credit = 0  # what those taken by deadline have to get until they have had as much as those taken in turn
         self._taken: dict[TopicPartition, _InHand] = {}
         self._postponed: dict[TopicPartition, float] = {}  # until when
+        self._sooner: set[TopicPartition] = set()  # of these, those that are due when they are added
         self._ends: list[tuple[float, TopicPartition]] = []  # heap of the same, and of some that are no longer so
         self._failures: Counter[TopicPartition] = Counter()  # in a row
         self._changes: Counter[TopicPartition] = Counter()  # in a row
@@ -104,10 +105,14 @@ class DueQueue:
         return len(self._due) + len(self._taken) + len(self._postponed)
 
     def add(self, partitions: Iterable[TopicPartition]) -> None:
-        """Something may have happened to them. What is postponed stays so."""
+        """Something may have happened to them. What is postponed stays so, but for what `later` says."""
         for each in partitions:
             if each in self._taken:
                 self._taken[each].added = True
+            elif each in self._sooner:
+                self._sooner.discard(each)
+                del self._postponed[each]
+                self._push(each)
             elif each not in self._postponed and each not in self._due:
                 self._push(each)
 
@@ -124,6 +129,7 @@ class DueQueue:
         for table in tables:
             for each in [each for each in table if each not in partitions]:
                 del table[each]
+        self._sooner &= self._postponed.keys()
         for each, hand in self._taken.items():
             hand.added = hand.added and each in partitions
 
@@ -132,6 +138,7 @@ class DueQueue:
         while (first_s := self._first_end()) is not None and first_s <= now_s:
             _, partition = heappop(self._ends)
             del self._postponed[partition]
+            self._sooner.discard(partition)
             self._push(partition)
         in_turn = self._in_turn.first(passed_over)
         if in_turn is None:
@@ -205,11 +212,16 @@ class DueQueue:
         self._push(partition)
         return True
 
-    def later(self, partition: TopicPartition, until_s: float) -> None:
-        """It waits for something that no event reports, and is due again then."""
-        self._give_back(partition)
+    def later(self, partition: TopicPartition, until_s: float, *, or_added: bool = False) -> None:
+        """It waits for something that no event reports, and is due again then; `or_added`: or when it is added before."""
+        added = self._give_back(partition).added
         self._forgive(partition)
+        if added and or_added:
+            self._push(partition)
+            return
         self._postpone(partition, until_s)
+        if or_added:
+            self._sooner.add(partition)
 
     def failed(self, partition: TopicPartition, now_s: float) -> None:
         """It is due again after a pause of chance length, so that those who failed together do not come back together."""

@@ -421,7 +421,7 @@ class Scheduler:
             self._quiet.pop(place, None)
             if outcome.merge_in_s is not None:
                 self._merges.add(place, now_s + outcome.merge_in_s)
-            if outcome.quiet and not outcome.error and place in self._glimpses:
+            if (outcome.quiet or outcome.for_release) and not outcome.error and place in self._glimpses:
                 self._quiet[place] = _Quiet(self._glimpses[place], now_s + QUIET_S * self._random.uniform(0.5, 1.0))
             if outcome.progressed:
                 self._queue.again(place, outcome.archived_bytes, outcome.deadline_ms)
@@ -430,7 +430,7 @@ class Scheduler:
             elif outcome.error:
                 self._queue.failed(place, now_s)
             elif outcome.again_s is not None:
-                self._queue.later(place, now_s + outcome.again_s)
+                self._queue.later(place, now_s + outcome.again_s, or_added=outcome.for_release)
             else:
                 self._queue.done(place, outcome.archived_bytes)
         return True

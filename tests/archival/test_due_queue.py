@@ -332,6 +332,32 @@ def test_what_is_no_longer_due_does_not_pile_up(queue: DueQueue) -> None:
     assert max(len(queue._in_turn._heap), len(queue._by_deadline._heap)) < 100
 
 
+def test_what_waits_for_something_else_is_due_when_it_is_added_or_at_its_time(queue: DueQueue) -> None:
+    queue.add([A, B])
+    assert {queue.take(0.0), queue.take(0.0)} == {A, B}
+    queue.later(A, 600.0, or_added=True)
+    queue.later(B, 600.0)
+    assert queue.take(1.0) is None
+    queue.add([A, B])
+    assert (queue.take(1.0), queue.take(1.0)) == (A, None)
+    queue.add([A])  # while it is in hand
+    queue.later(A, 600.0, or_added=True)
+    assert queue.take(2.0) == A
+    queue.later(A, 600.0, or_added=True)
+    assert {queue.take(600.0), queue.take(600.0)} == {A, B}
+    queue.failed(A, 600.0)
+    queue.add([A])
+    assert queue.take(600.0) is None
+    queue.done(B)
+    queue.retain([])
+    queue.add([A])
+    assert queue.take(600.0) == A
+    queue.later(A, 700.0, or_added=True)
+    queue.retain([B])
+    queue.add([A])
+    assert queue.take(600.0) == A
+
+
 def test_what_waits_is_due_again_at_its_time_and_has_not_failed(queue: DueQueue) -> None:
     queue.add([A])
     assert queue.take(0.0) == A

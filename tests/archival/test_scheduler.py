@@ -724,6 +724,30 @@ def test_a_step_that_waits_for_a_commit_is_made_again_soon() -> None:
     assert len(work.stepped) == 4
 
 
+class RefusedWork(HangingWork):
+    """Of each partition something is archived, and a release is refused for ten minutes."""
+
+    def step(self, place: TopicPartition, policy_for: PolicyFor, watch: StepWatch) -> PartitionOutcome:
+        self.stepped.append(place.topic)
+        return PartitionOutcome(place=place, again_s=600.0, for_release=True)
+
+
+def test_archiving_does_not_wait_for_a_release_that_is_refused() -> None:
+    work, clock, place = RefusedWork(), ManualClock(), TopicPartition("sound", 0)
+    scheduler = Scheduler(work, clock=clock, random=Random(7))
+    scheduler.add([place])
+    assert scheduler.turn()
+    assert not scheduler.turn()
+    assert scheduler.idle_s() == pytest.approx(600.0)
+    clock.advance(1000)
+    scheduler.add([place])
+    assert scheduler.turn()
+    assert not scheduler.turn()
+    clock.advance(600_000)
+    assert scheduler.turn()
+    assert len(work.stepped) == 3
+
+
 # Merges
 
 HOUR_MS = 3_600_000
