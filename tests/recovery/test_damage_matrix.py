@@ -129,7 +129,7 @@ def check(bucket: DamagedBucket, seed: int, root: Path) -> None:
             label = bucket.comes_back_as(name, cluster=done.is_cluster, counted=False)
             is_left_out = label is None or not is_any_sound(bucket, label)
             is_left_out |= name in bucket.miscounted and f"--partitions {name}=N" in done.said
-            assert is_left_out or name in bucket.dubious or (done.is_cluster and bucket.is_cluster_hostile), (
+            assert is_left_out or {name, label} & bucket.dubious or (done.is_cluster and bucket.is_cluster_hostile), (
                 f"{name} is left out: {done.said}"
             )
     if seed % 2:
@@ -177,8 +177,9 @@ def check_alone(bucket: DamagedBucket, label: str, into: Path) -> None:
     if alone.refusal:
         assert topic in alone.refusal, alone.refusal
         meant = bucket.comes_back_as(label, cluster=False, counted=False)
-        assert label in bucket.dubious or meant is None or not is_any_sound(bucket, meant), f"{label}: {alone.refusal}"
-        if label not in bucket.dubious and is_any_sound(bucket, label):  # by the name another incarnation is meant
+        is_dubious = bool({label, meant} & bucket.dubious)
+        assert is_dubious or meant is None or not is_any_sound(bucket, meant), f"{label}: {alone.refusal}"
+        if not is_dubious and is_any_sound(bucket, label):  # by the name another incarnation is meant
             assert f"{topic}@TOPIC_ID" in alone.refusal, alone.refusal
             assert bucket.lives[label].topic_id in alone.refusal, alone.refusal
 
@@ -189,12 +190,12 @@ def is_any_sound(bucket: DamagedBucket, label: str) -> bool:
 
 def check_explained(bucket: DamagedBucket, refusal: str, *, cluster: bool) -> None:
     """A refusal of everything names the damage: to the snapshots, to a topic's partition count, or to all there is."""
-    if cluster and bucket.is_cluster_harmed and "cluster/" in refusal:
+    if cluster and (bucket.is_cluster_harmed or bucket.dubious) and "cluster/" in refusal:
         return
-    unclear = {label for label in bucket.miscounted | bucket.dubious if is_any_sound(bucket, label)}
-    if any(parse_incarnation(label)[0] in refusal for label in unclear):
-        assert "--" in refusal or "@TOPIC_ID" in refusal, f"it does not say what to do: {refusal}"
+    unclear = {label for label in bucket.miscounted | bucket.dubious if parse_incarnation(label)[0] in refusal}
+    if unclear and ("--" in refusal or "@TOPIC_ID" in refusal):
         return
+    assert not any(is_any_sound(bucket, label) for label in unclear), f"it does not say what to do: {refusal}"
     back = {bucket.comes_back_as(name, cluster=cluster, counted=False) for name in bucket.names}
     assert not any(is_any_sound(bucket, label) for label in back if label), refusal
 
