@@ -20,7 +20,7 @@ static PyObject *producers_of(const Stretch *stretch)
 
 PyDoc_STRVAR(pass_batches_doc,
              "pass_batches(buffer, at, end, point, end_offset, last_offset, epoch, collect) -> (at, last_offset, epoch, records, offsets,\n"
-             "earliest_ms, latest_ms, first_gap, producers, batches, newest_ms, newest_offset)\n\n"
+             "earliest_ms, latest_ms, first_gap, producers, batches)\n\n"
              "See segments.stretch. Raises ValueError for places outside of the buffer.");
 
 static PyObject *pass_batches(PyObject *module, PyObject *args)
@@ -47,10 +47,9 @@ static PyObject *pass_batches(PyObject *module, PyObject *args)
     PyObject *producers = producers_of(&stretch);
     if (producers == NULL)
         return NULL;
-    return Py_BuildValue("(LLiLLLLLNLLL)", (long long)stretch.at, (long long)stretch.last_offset, (int)stretch.epoch,
+    return Py_BuildValue("(LLiLLLLLNL)", (long long)stretch.at, (long long)stretch.last_offset, (int)stretch.epoch,
                          (long long)stretch.records, (long long)stretch.offsets, (long long)stretch.earliest_ms,
-                         (long long)stretch.latest_ms, (long long)stretch.first_gap, producers, (long long)stretch.batches,
-                         (long long)stretch.newest_ms, (long long)stretch.newest_offset);
+                         (long long)stretch.latest_ms, (long long)stretch.first_gap, producers, (long long)stretch.batches);
 }
 
 PyDoc_STRVAR(take_frames_doc, "take_frames(frames, at, end, run) -> (at, bytes of run that were filled, batches)\n\n"
@@ -278,7 +277,7 @@ PyMODINIT_FUNC PyInit_compiled_walk(void)
     PyObject *module = PyModule_Create(&definition), *segment_pass = module == NULL ? NULL : PyType_FromSpec(&segment_pass_spec);
     if (module != NULL
         && (segment_pass == NULL || PyModule_AddObjectRef(module, "SegmentPass", segment_pass) < 0
-            || PyModule_AddIntConstant(module, "VERSION", 4) < 0))
+            || PyModule_AddIntConstant(module, "VERSION", 5) < 0))
         Py_CLEAR(module);
     Py_XDECREF(segment_pass);
     return module;

@@ -41,8 +41,6 @@ typedef struct {
     int64_t earliest_ms; /* smallest time of user data; INT64_MAX for none */
     int64_t latest_ms;   /* largest; INT64_MIN for none */
     int64_t first_gap;  /* first offset that no batch covers; -1 for none */
-    int64_t newest_ms;   /* largest time of any batch, also of one without records; INT64_MIN for none */
-    int64_t newest_offset; /* last offset of the first batch that has it; -1 for none */
     int producer_count;
     Producer producers[PRODUCERS_MAX];
 } Stretch;
@@ -202,8 +200,7 @@ static void walk_batches(Stretch *stretch, const uint8_t *buffer, int64_t end, i
     stretch->batches = stretch->records = stretch->offsets = 0;
     stretch->earliest_ms = INT64_MAX;
     stretch->latest_ms = INT64_MIN;
-    stretch->first_gap = stretch->newest_offset = -1;
-    stretch->newest_ms = INT64_MIN;
+    stretch->first_gap = -1;
     stretch->producer_count = 0;
     if (collect)
         memset(slots, -1, sizeof slots);
@@ -234,10 +231,6 @@ static void walk_batches(Stretch *stretch, const uint8_t *buffer, int64_t end, i
             stretch->offsets += records;
             stretch->records += records;
             int64_t latest_ms = get_i64(batch + 35);
-            if (latest_ms > stretch->newest_ms) {
-                stretch->newest_ms = latest_ms;
-                stretch->newest_offset = base + delta;
-            }
             if (records && latest_ms >= 0) {
                 int64_t first_ms = attributes & (LOG_APPEND_TIME | DELETE_HORIZON) ? latest_ms : get_i64(batch + 27);
                 if (latest_ms > stretch->latest_ms)

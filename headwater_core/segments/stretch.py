@@ -13,7 +13,7 @@ try:
 except ModuleNotFoundError:  # no compiler at installation; one that is there and cannot be loaded is an error
     _IS_COMPILED = False
 else:
-    _IS_COMPILED = getattr(compiled, "VERSION", 1) == 4  # else it was built from an older source
+    _IS_COMPILED = getattr(compiled, "VERSION", 1) == 5  # else it was built from an older source
 
 __all__ = [
     "NO_END_OFFSET",
@@ -42,8 +42,6 @@ class Stretch(NamedTuple):
     first_gap    first offset that no batch covers; -1 for none
     producers    (producer id, where its last batch begins, base offset of its first transactional batch or -1)
     batches      how many were passed
-    newest_ms, newest_offset  largest time of any batch, also of one without records, and the last offset of the first batch that has it;
-                 -2**63 and -1 for none
     """
 
     at: int
@@ -56,8 +54,6 @@ class Stretch(NamedTuple):
     first_gap: int
     producers: tuple[tuple[int, int, int], ...]
     batches: int
-    newest_ms: int
-    newest_offset: int
 
 
 class PassedSegment(NamedTuple):

@@ -1,4 +1,4 @@
-"""A download that breaks off goes on where it broke, and ends when no more of it comes."""
+"""A download that breaks off continues where it broke, and ends when no more of it comes."""
 
 import errno
 import os
