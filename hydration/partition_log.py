@@ -107,7 +107,7 @@ class PartitionLog:
         return self._bounds_of(view, stable)
 
     def try_leader_epoch(self) -> int | Pending[int]:
-        """The newest that is known, -1 when there is none; waits only while nothing is known. What is old is refreshed in passing."""
+        """The newest that is known, -1 when there is none; waits only while a tier was never seen. What is old is refreshed in passing."""
         return start(self._leader_epoch())
 
     def read(self, offset: int, max_bytes: int, isolation: Isolation, *, timeout_s: float | None = TIMEOUT_S) -> ReadResult:
