@@ -25,7 +25,7 @@ log = structlog.get_logger()
 
 
 class Unsettled(TransientError):
-    """A gap was met in a view that cannot prove one."""
+    """A gap was met in a view that cannot prove one, or a log that cannot be read in one that does not know the archive."""
 
 
 class UnknownPartition(TransientError):

@@ -3,6 +3,7 @@
 import errno
 import os
 import shutil
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ from headwater_core.errors import HeadwaterError, TransientError, Unauthorised
 from hydration.answers import Isolation
 from hydration.config import ReadPriority
 from hydration.local.local_tier import FAILED_S, OpenFiles
-from hydration.partition_log import PartitionLog
+from hydration.partition_log import PartitionLog, Pending
 from hydration.reader import records
 from tests.headwater_core.manual_clock import ManualClock
 from tests.headwater_core.segments.builders import a_segment
@@ -146,6 +147,30 @@ def test_a_change_holds_for_the_next_read_and_an_argument_for_one(a_world: AWorl
     assert world.log.priority is ReadPriority.OFFLOADED_ONLY
     world.priority = ReadPriority.LOCAL_FIRST
     assert (read_from_the_beginning(world.log), world.gets()) == (list(range(RECORDS)), 1)
+
+
+def test_a_first_read_that_the_log_cannot_answer_waits_to_learn_what_the_archive_has(a_world: AWorld) -> None:
+    """Where the log is sound, it waits for no manifest."""
+    may_answer = threading.Event()
+    store = FlakyStore()
+
+    def late(operation: str, key: str) -> None:
+        assert may_answer.wait(60)
+
+    world = a_world(store=store, cache_bytes=0)
+    run = a_segment(0, RECORDS)
+    world.archive.append(run)
+    world.broker.write(0, run)
+    world.broker.set_high_watermark(RECORDS)
+    log = world.log
+    store.refuse = late
+    log.read(0, 1, Isolation.READ_UNCOMMITTED).close()
+    Breakage(world, store, pytest.MonkeyPatch()).local_is_damaged()
+    read = log.try_read(0, 1 << 20, Isolation.READ_UNCOMMITTED)
+    assert isinstance(read, Pending)
+    may_answer.set()
+    with read.future.result(60) as answer:
+        assert answer.next_offset == RECORDS
 
 
 @pytest.mark.parametrize("priority", [ReadPriority.LOCAL_ONLY, ReadPriority.OFFLOADED_ONLY])
