@@ -13,10 +13,9 @@ from uuid import uuid4
 import structlog
 
 from archival.broker.broker_logs import BrokerLogs, awaits_commit
-from archival.broker.broker_release import BrokerReleaser, ReleaseRecord
+from archival.broker.broker_release import ReleaseRecord
 from archival.broker.broker_topics import BrokerTopics
 from archival.broker.broker_view import Broker
-from archival.broker.lagging_groups import LaggingGroups
 from archival.collection.collector import Border, Collected, Collector
 from archival.collection.handover import Handover
 from archival.collection.sightings import Sightings
@@ -27,7 +26,6 @@ from archival.obstacle import Obstacle
 from archival.partition.announcer import Announcer
 from archival.partition.archiver import ArchiverEquipment, MergeOutcome, PartitionArchiver
 from archival.partition.looks import CleanerLooks
-from archival.partition.release import Releaser, plan_release
 from archival.partition.source import LocalLogs, OpenSegment, open_segment
 from archival.partition.tails import Tails
 from archival.partition.topics import TopicRecords
@@ -37,6 +35,7 @@ from archival.plan.policy import Policy, PolicyFor
 from archival.plan.retention_deadline import deadline_ms, too_near_ms
 from archival.plan.role import Standby, archiving_role
 from archival.plan.stream_plan import OpenStream
+from archival.releases import Releases
 from archival.rest import Rest
 from archival.schedule.store_breaker import listening
 from archival.schedule.timetable import earliest
@@ -279,19 +278,15 @@ class ArchiverFleet:
         self.handed_over = self.handover.take()  # by the agent before this one
         self._worked_on: set[PartitionId] = set()  # by steps that may have left objects which no commit lists
         self._rate = UploadRate(lambda: self.settings().upload_bytes_per_s, equipment.clock)
-        self._releaser = Releaser(logs=self.logs, repository=equipment.repository, writer=equipment.writer, owned=equipment.owned)
-        self._broker_releaser = (
-            BrokerReleaser(
-                logs=self.logs,
-                broker=equipment.broker,
-                repository=equipment.repository,
-                writer=equipment.writer,
-                wait=equipment.wait,
-            )
-            if equipment.broker is not None
-            else None
+        self._releases = Releases(
+            logs=self.logs,
+            repository=equipment.repository,
+            writer=equipment.writer,
+            owned=equipment.owned,
+            broker=equipment.broker,
+            clock=equipment.clock,
+            wait=equipment.wait,
         )
-        self._lagging_groups = LaggingGroups(equipment.broker, equipment.clock) if equipment.broker is not None else None
         self._members = Members(self._new_archiver)
         self._trigger_states: dict[str, _TriggerState] = {}  # by topic, as reported
         self._turns = threading.Lock()
@@ -476,7 +471,7 @@ class ArchiverFleet:
         member = self._members.at(place)
         if member is None or member.rest is None or member.glimpse is None or self.clock.monotonic_s() >= member.glimpse_until_s:
             return None
-        if self._releases(self.settings_for(place.topic)) or self.policy(place, policy_for) != member.rest.policy:
+        if self._releases.are_made(self.settings_for(place.topic)) or self.policy(place, policy_for) != member.rest.policy:
             return None
         glimpse = self._equipment.dirs.glimpse(place)
         if glimpse is None or not glimpse.is_as(member.glimpse):
@@ -507,7 +502,7 @@ class ArchiverFleet:
         policy, is_known = self._policy_now(log, policy_for), rest is not None or member.archiver is not None
         if not is_known:
             rest = self._rest_by_hint(log, policy)
-        if rest is None or (self._releases(settings) and not self._is_released(member, log, rest.next_offset)):
+        if rest is None or (self._releases.are_made(settings) and not self._releases.is_complete(member, log, rest.next_offset)):
             return None
         if not is_known:
             member.rest = rest
@@ -593,10 +588,11 @@ class ArchiverFleet:
         try:
             if outcome.progressed and head:
                 self.committed(head)
-            if self._equipment.owned and self._releases(settings) and self._may_release(member, log):
-                done = replace(done, released_bytes=self._releaser.release(archiver).size_bytes)
-            elif self._releases(settings) and self._broker_releaser is not None:
-                done = self._release_at_broker(self._broker_releaser, member, archiver, log, done)
+            if self._releases.are_made(settings):
+                released = self._releases.release(member, archiver, log)
+                done = replace(done, released_bytes=released.size_bytes)
+                if released.again_s is not None:
+                    done = replace(done, again_s=released.again_s, for_release=True, quiet=False)
         except Exception as error:
             done = replace(done, error=self.trouble(done.place, error))  # beside what the step has done
         if not (done.progressed or done.error or done.again_s is not None or archiver.is_streaming):
@@ -670,62 +666,6 @@ class ArchiverFleet:
         with self._turns:
             self._older_s = max(self._older_s + OLDER_EVERY_S, self.clock.monotonic_s())
             return self._older_s
-
-    def _releases(self, settings: ArchivalConfig) -> bool:
-        return self._should_release(settings) and (self._equipment.owned or self._broker_releaser is not None)
-
-    def _should_release(self, settings: ArchivalConfig) -> bool:
-        """Beside a broker only where that is requested: consumers may not know yet where to read what it has deleted."""
-        return settings.release is not False if self._equipment.owned else bool(settings.release)
-
-    def _is_released(self, member: Member, log: LocalLog, next_offset: int) -> bool:
-        """Is nothing left to release, as far as a look shows?"""
-        if self._equipment.owned:
-            return not _is_beyond_first(log, next_offset)
-        led = log.leadership
-        if led is None or not led.is_ours or not led.all_in_sync or log.compacted_only:
-            return True  # there may be, but not now
-        end = member.released.end if member.released.leader_epoch == led.leader_epoch else 0
-        return not any(end < following.base_offset <= next_offset for following in log.segments[1:])
-
-    def _release_at_broker(
-        self, releaser: BrokerReleaser, member: Member, archiver: PartitionArchiver, log: LocalLog, done: PartitionOutcome
-    ) -> PartitionOutcome:
-        """What fails is tried again later: neither this partition's archiving nor any other waits for it."""
-        record, head, now_s = member.released, archiver.head, self.clock.monotonic_s()
-        if log.compacted_only:
-            record.reason = "cleanup.policy is compact alone: the broker deletes no records on request"
-        if head is None or head.writer != self._equipment.writer or self._is_released(member, log, head.next_offset):
-            return done
-        if now_s < record.again_s:
-            return replace(done, again_s=record.again_s - now_s, for_release=True, quiet=False)
-        record.tried_in(log.leadership.leader_epoch if log.leadership is not None else -1)
-        planned = plan_release(log, head, self._equipment.writer)
-        if planned.local_start <= record.end or not planned.segments:
-            record.reason = planned.reason
-            return done
-        if self._lagging_groups is not None:
-            self._lagging_groups.check(log.partition, planned.local_start)
-        try:
-            release = releaser.release(archiver)
-        except HeadwaterError as error:
-            pause_s = record.failed(error, now_s)
-            (_log.warning if isinstance(error, TransientError) else _log.error)(
-                "release_postponed", partition=str(log.partition), reason=str(error)
-            )
-            return replace(done, again_s=pause_s, for_release=True, quiet=False)
-        record.released(release)
-        return replace(done, released_bytes=release.size_bytes)
-
-    def _may_release(self, member: Member, log: LocalLog) -> bool:
-        """Is it worth asking the bucket? Not for an idle log, apart from the first time: side files may be left from a crash."""
-        if not member.is_swept:
-            member.is_swept = True
-            return True
-        head = member.archiver.head if member.archiver is not None else None
-        return (
-            head is not None and _is_beyond_first(log, head.next_offset) and bool(plan_release(log, head, self._equipment.writer).segments)
-        )
 
     def _missing(self, place: TopicPartition, missing: NotFound) -> PartitionOutcome:
         """Is the partition not there, or something that it needs?"""
@@ -881,7 +821,7 @@ class ArchiverFleet:
     def _kept_from(self, partition: PartitionId) -> int | None:
         """Where we delete, or have the broker delete, what the archive holds, the archive must not begin after the log: what it has let go
         there would never be deleted. Nor where that is requested and only another leader's agent can do it."""
-        if not self._should_release(self.settings_for(partition.topic)):
+        if not self._releases.are_wanted(self.settings_for(partition.topic)):
             return None
         try:
             log = self.logs.look(partition.topic_partition)
@@ -902,8 +842,3 @@ def _known_head(member: Member, now_s: float) -> KnownHead | None:
 
 def _sooner(*waits: float | None) -> float | None:
     return min((each for each in waits if each is not None), default=None)
-
-
-def _is_beyond_first(log: LocalLog, next_offset: int) -> bool:
-    """Is the first segment sealed, and archived up to its end?"""
-    return len(log.segments) > 1 and log.segments[1].base_offset <= next_offset

@@ -1,0 +1,127 @@
+"""The releases of local copies: in an owned directory by this agent, beside a broker by the broker at this agent's request."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from archival.broker.broker_release import BrokerReleaser
+from archival.broker.broker_view import Broker
+from archival.broker.lagging_groups import LaggingGroups
+from archival.config import ArchivalConfig
+from archival.members import Member
+from archival.partition.archiver import PartitionArchiver
+from archival.partition.release import Releaser, plan_release
+from archival.partition.source import LocalLogs
+from headwater_core.clock import Clock
+from headwater_core.errors import HeadwaterError, TransientError
+from headwater_core.segments.local_log import LocalLog
+from manifests.repository import ManifestRepository
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """What one try came to.
+
+    size_bytes  what was deleted
+    again_s     after so long it is to be tried again, though nothing may happen to the log until then; None: it need not
+    """
+
+    size_bytes: int = 0
+    again_s: float | None = None
+
+
+class Releases:
+    """Of all partitions of one agent.
+
+    owned   no broker works on the log directories
+    broker  the one whose directories these are; None where it is not asked
+    wait    sleeps for so many seconds
+    """
+
+    def __init__(
+        self,
+        *,
+        logs: LocalLogs,
+        repository: ManifestRepository,
+        writer: str,
+        owned: bool,
+        broker: Broker | None,
+        clock: Clock,
+        wait: Callable[[float], object],
+    ) -> None:
+        self._writer, self._owned, self._clock = writer, owned, clock
+        self._releaser = Releaser(logs=logs, repository=repository, writer=writer, owned=owned)
+        self._broker_releaser, self._lagging_groups = None, None
+        if broker is not None:
+            self._broker_releaser = BrokerReleaser(logs=logs, broker=broker, repository=repository, writer=writer, wait=wait)
+            self._lagging_groups = LaggingGroups(broker, clock)
+
+    def are_wanted(self, settings: ArchivalConfig) -> bool:
+        """Beside a broker only where that is requested: consumers may not know yet where to read what it has deleted."""
+        return settings.release is not False if self._owned else bool(settings.release)
+
+    def are_made(self, settings: ArchivalConfig) -> bool:
+        """Are they wanted, and is there somebody who can delete?"""
+        return self.are_wanted(settings) and (self._owned or self._broker_releaser is not None)
+
+    def is_complete(self, member: Member, log: LocalLog, next_offset: int) -> bool:
+        """Is nothing left to release of what is archived up to `next_offset`, as far as a look shows?"""
+        if self._owned:
+            return not _is_beyond_first(log, next_offset)
+        led = log.leadership
+        if led is None or not led.is_ours or not led.all_in_sync or log.compacted_only:
+            return True  # there may be, but not now
+        end = member.released.end if member.released.leader_epoch == led.leader_epoch else 0
+        return not any(end < following.base_offset <= next_offset for following in log.segments[1:])
+
+    def release(self, member: Member, archiver: PartitionArchiver, log: LocalLog) -> Released:
+        """Release what is archived of `log`, where `are_made`. Raises what Releaser.release does for an owned directory; what fails at the
+        broker is tried again later: neither this partition's archiving nor any other waits for it."""
+        if not self._owned:
+            return self._release_at_broker(member, archiver, log)
+        if not self._may_release(member, archiver, log):
+            return Released()
+        return Released(self._releaser.release(archiver).size_bytes)
+
+    def _may_release(self, member: Member, archiver: PartitionArchiver, log: LocalLog) -> bool:
+        """Is it worth asking the bucket? Not for an idle log, apart from the first time: side files may be left from a crash."""
+        if not member.is_swept:
+            member.is_swept = True
+            return True
+        head = archiver.head
+        return head is not None and _is_beyond_first(log, head.next_offset) and bool(plan_release(log, head, self._writer).segments)
+
+    def _release_at_broker(self, member: Member, archiver: PartitionArchiver, log: LocalLog) -> Released:
+        assert self._broker_releaser is not None
+        assert self._lagging_groups is not None
+        record, head, now_s = member.released, archiver.head, self._clock.monotonic_s()
+        if log.compacted_only:
+            record.reason = "cleanup.policy is compact alone: the broker deletes no records on request"
+        if head is None or head.writer != self._writer or self.is_complete(member, log, head.next_offset):
+            return Released()
+        if now_s < record.again_s:
+            return Released(again_s=record.again_s - now_s)
+        record.tried_in(log.leadership.leader_epoch if log.leadership is not None else -1)
+        planned = plan_release(log, head, self._writer)
+        if planned.local_start <= record.end or not planned.segments:
+            record.reason = planned.reason
+            return Released()
+        self._lagging_groups.check(log.partition, planned.local_start)
+        try:
+            release = self._broker_releaser.release(archiver)
+        except HeadwaterError as error:
+            pause_s = record.failed(error, now_s)
+            (_log.warning if isinstance(error, TransientError) else _log.error)(
+                "release_postponed", partition=str(log.partition), reason=str(error)
+            )
+            return Released(again_s=pause_s)
+        record.released(release)
+        return Released(release.size_bytes)
+
+
+def _is_beyond_first(log: LocalLog, next_offset: int) -> bool:
+    """Is the first segment sealed, and archived up to its end?"""
+    return len(log.segments) > 1 and log.segments[1].base_offset <= next_offset
