@@ -217,7 +217,7 @@ def main() -> None:
     most = 0.0
     with tempfile.TemporaryDirectory(prefix="headwater-bench-", dir=arguments.scratch) as scratch:
         for runs, steps in ((arguments.runs, ("nothing", "values", "plan", "read", "resume")), (arguments.apply, ("apply",))):
-            root = Path(scratch) / str(runs)
+            root = Path(scratch) / steps[0]
             root.mkdir()
             (root / "bucket").mkdir()
             archive(root / "bucket", partitions(runs, arguments.partitions))
