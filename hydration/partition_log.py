@@ -2,7 +2,7 @@
 
 from contextlib import suppress
 
-from headwater_core.errors import HeadwaterError
+from headwater_core.errors import HeadwaterError, SourceChanged
 from headwater_core.partition import PartitionId
 from hydration.answers import Bounds, Isolation, ReadResult, Slice
 from hydration.archive.archive_tier import ArchiveTier
@@ -18,7 +18,7 @@ from hydration.scope import EpochEnd, Scope, Span, epoch_end
 from hydration.slice_reader import SliceReader, base_offset
 from hydration.tiers import Tiers
 from hydration.times import RecordTime
-from hydration.views import UnknownPartition, View, Views
+from hydration.views import UnknownPartition, Unsettled, View, Views
 
 __all__ = ["Bounds", "Isolation", "PartitionLog", "Pending", "ReadResult", "Slice"]
 
@@ -168,7 +168,8 @@ class PartitionLog:
         )
 
     def _read_once(self, offset: int, max_bytes: int, isolation: Isolation, *, settle: bool) -> Resumable[ReadResult]:
-        """Raises SourceChanged when the local log is replaced underneath, Unsettled for a gap that may be none."""
+        """Raises SourceChanged when the local log is replaced underneath, Unsettled for a gap that may be none, and while the archive may
+        have what the local log could not give."""
         yield from self._views.look()
         view = self._views.now()
         at_end = offset == view.scope.high_watermark and (view.failure is None or view.scope.local is not None)
@@ -176,6 +177,16 @@ class PartitionLog:
             view = yield from self._views.known(partly=True, settle=settle)
             if not view.scope.holds(offset):
                 yield from self._slices.check_in_range(offset, view)
+        try:
+            return (yield from self._answer(view, offset, max_bytes, isolation))
+        except (SourceChanged, Unsettled):
+            raise
+        except HeadwaterError as error:
+            if view.knows_archive:
+                raise
+            raise Unsettled(f"{error}; whether the archive has offset {offset} is not known yet") from error
+
+    def _answer(self, view: View, offset: int, max_bytes: int, isolation: Isolation) -> Resumable[ReadResult]:
         scope = view.scope
         stable = (yield from self._transactions.stable_offset(view)) if isolation is Isolation.READ_COMMITTED else None
         end = scope.high_watermark if stable is None else stable

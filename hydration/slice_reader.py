@@ -14,7 +14,7 @@ from hydration.local_looks import LocalLooks
 from hydration.resumption import Resumable
 from hydration.scope import Tier
 from hydration.tiers import Tiers
-from hydration.views import Unsettled, View, between_renames
+from hydration.views import View, between_renames
 
 log = structlog.get_logger()
 
@@ -39,8 +39,7 @@ class SliceReader:
 
     def fill(self, answer: ReadResult, view: View, end: int, max_bytes: int) -> Resumable[tuple[Tier, LocalSlice | None]]:
         """Put slices below `end` into `answer`, about `max_bytes`, from the first tier that has them; which one that was, and the piece
-        when it was the local one. Raises what the first tier did when none can serve them, as TransientError where that was NotFound,
-        and Unsettled while the archive may have what the local log could not give.
+        when it was the local one. Raises what the first tier did when none can serve them, as TransientError where that was NotFound.
         """
         scope, cursor, tier = view.scope, answer.next_offset, Tier.LOCAL
         piece: LocalSlice | None = None
@@ -65,8 +64,6 @@ class SliceReader:
                         self._report_fallback(tier, cursor, error)
             else:
                 assert failure is not None
-                if Tier.ARCHIVE not in tiers and view.failure is not None and not view.settled:
-                    raise Unsettled(f"{failure}; whether the archive has offset {cursor} is not known yet") from failure
                 if isinstance(failure, NotFound):
                     raise TransientError(str(failure)) from failure
                 raise failure

@@ -55,6 +55,11 @@ class View:
         return self.log
 
     @property
+    def knows_archive(self) -> bool:
+        """Whether what is archived is known, or that nothing is."""
+        return self.extent is not None or self.failure is None or self.settled
+
+    @property
     def ends_with_archive(self) -> bool:
         """What the manifest says of its end holds for the view's: no dead branch was cut off."""
         archive, extent = self.scope.archive, self.extent

@@ -53,6 +53,16 @@ class Deleting:
         self.deleted.append((place, end))
 
 
+def a_request(root: Path, *, refused: HeadwaterError | None = None) -> tuple[Deleting, Bench]:
+    """A broker that is asked to release a topic, and the agent beside it."""
+    broker = Deleting(root / "log")
+    broker.refuses = refused
+    bench = Bench(root, asked=broker)
+    bench.settings = ArchivalConfig(release=True)
+    bench.broker.partition("soup", 0, segments=4)
+    return broker, bench
+
+
 def test_owned_segments_leave_while_the_partition_continues(tmp_path: Path) -> None:
     bench = Bench(tmp_path, owned=True)
     bench.broker.partition("soup", 0, segments=5)
@@ -101,11 +111,7 @@ def test_beside_a_broker_nothing_is_released_unless_requested(tmp_path: Path) ->
 
 @pytest.mark.usefixtures("led")
 def test_a_release_that_fails_holds_nothing_up_and_is_tried_again(tmp_path: Path) -> None:
-    broker = Deleting(tmp_path / "log")
-    broker.refuses = TransientError("no answer")
-    bench = Bench(tmp_path, asked=broker)
-    bench.settings = ArchivalConfig(release=True)
-    bench.broker.partition("soup", 0, segments=4)
+    broker, bench = a_request(tmp_path, refused=TransientError("no answer"))
     bench.scheduler.rescan()
     bench.turns()
     assert bench.last_offset("soup", 0) == 29
@@ -122,10 +128,7 @@ def test_a_release_that_fails_holds_nothing_up_and_is_tried_again(tmp_path: Path
 def test_a_topic_that_is_compacted_only_is_left_alone_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     look, leads = LogDirs.look, led_by(1, 0, replicas=(1,), in_sync=(1,))
     monkeypatch.setattr(LogDirs, "look", lambda self, place: replace(look(self, place), leadership=leads, compacted_only=True))
-    broker = Deleting(tmp_path / "log")
-    bench = Bench(tmp_path, asked=broker)
-    bench.settings = ArchivalConfig(release=True)
-    bench.broker.partition("soup", 0, segments=4)
+    broker, bench = a_request(tmp_path)
     with capture_logs() as logs:
         bench.scheduler.rescan()
         bench.turns()
@@ -138,11 +141,7 @@ def test_a_topic_that_is_compacted_only_is_left_alone_and_says_so(tmp_path: Path
 
 @pytest.mark.usefixtures("led")
 def test_a_policy_that_forbids_deletion_is_asked_about_seldom(tmp_path: Path) -> None:
-    broker = Deleting(tmp_path / "log")
-    broker.refuses = DeletionRefused("compact alone")
-    bench = Bench(tmp_path, asked=broker)
-    bench.settings = ArchivalConfig(release=True)
-    bench.broker.partition("soup", 0, segments=4)
+    _, bench = a_request(tmp_path, refused=DeletionRefused("compact alone"))
     with capture_logs() as logs:
         bench.scheduler.rescan()
         bench.turns()

@@ -149,7 +149,10 @@ def test_a_change_holds_for_the_next_read_and_an_argument_for_one(a_world: AWorl
     assert (read_from_the_beginning(world.log), world.gets()) == (list(range(RECORDS)), 1)
 
 
-def test_a_first_read_that_the_log_cannot_answer_waits_to_learn_what_the_archive_has(a_world: AWorld) -> None:
+@pytest.mark.parametrize("isolation", Isolation)
+def test_a_first_read_that_the_log_cannot_answer_waits_to_learn_what_the_archive_has(
+    a_world: AWorld, monkeypatch: pytest.MonkeyPatch, isolation: Isolation
+) -> None:
     """Where the log is sound, it waits for no manifest."""
     may_answer = threading.Event()
     store = FlakyStore()
@@ -165,8 +168,8 @@ def test_a_first_read_that_the_log_cannot_answer_waits_to_learn_what_the_archive
     log = world.log
     store.refuse = late
     log.read(0, 1, Isolation.READ_UNCOMMITTED).close()
-    Breakage(world, store, pytest.MonkeyPatch()).local_is_damaged()
-    read = log.try_read(0, 1 << 20, Isolation.READ_UNCOMMITTED)
+    Breakage(world, store, monkeypatch).local_is_damaged()
+    read = log.try_read(0, 1 << 20, isolation)
     assert isinstance(read, Pending)
     may_answer.set()
     with read.future.result(60) as answer:
