@@ -102,10 +102,11 @@ def running_s3_server(directory: Path) -> Iterator[S3Server]:
         data.mkdir(parents=True)
         process, server = _start(data)
         try:
-            if _wait_until_ready(process, server):
+            failed = _wait_until_ready(process, server)
+            if failed is None:
                 yield server
                 return
-            print((data / "log").read_text(errors="replace")[-2000:], file=sys.stderr)
+            print((data / "log").read_text(errors="replace")[-2000:], failed, sep="\n", file=sys.stderr)
         finally:
             _stop(process)
             shutil.rmtree(data, ignore_errors=True)
@@ -137,7 +138,9 @@ def _start(data: Path) -> tuple[subprocess.Popen[bytes], S3Server]:
         f"-s3.config={data / 'ids.json'}",
         "-master.telemetry=false",
     ]
-    environ = {**os.environ, "WEED_MASTER_VOLUME_GROWTH_COPY_1": "1"}  # volumes a bucket gets at once; 7 are slow to make
+    # The credentials of another server's clients, which a fixture may have set, would become those of this one.
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    environ["WEED_MASTER_VOLUME_GROWTH_COPY_1"] = "1"  # volumes a bucket gets at once; 7 are slow to make
     with (data / "log").open("wb") as output:
         process = subprocess.Popen(
             command, env=environ, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=data, start_new_session=True
@@ -145,22 +148,25 @@ def _start(data: Path) -> tuple[subprocess.Popen[bytes], S3Server]:
     return process, S3Server(f"http://127.0.0.1:{s3}", "test", secret, "us-east-1", process.pid)
 
 
-def _wait_until_ready(process: subprocess.Popen[bytes], server: S3Server) -> bool:
-    """Ready is when a bucket can be made and written to: the volume server registers after the S3 port answers."""
+def _wait_until_ready(process: subprocess.Popen[bytes], server: S3Server) -> Exception | None:
+    """What it answered last if it does not become ready, which is when a bucket can be made and written to.
+
+    The volume server registers after the S3 port answers.
+    """
+    failed: Exception = RuntimeError("it was not asked")
     pause = threading.Event()
     deadline = time.monotonic() + _READY_WITHIN_S
     with contextlib.closing(server.client()) as client:
         while process.poll() is None and time.monotonic() < deadline:
             try:
-                client.create_bucket(Bucket="ready")
+                with contextlib.suppress(client.exceptions.BucketAlreadyExists, client.exceptions.BucketAlreadyOwnedByYou):
+                    client.create_bucket(Bucket="ready")
                 client.put_object(Bucket="ready", Key="ready", Body=b"x")
-                return True
-            except client.exceptions.BucketAlreadyExists:
-                client.put_object(Bucket="ready", Key="ready", Body=b"x")
-                return True
-            except Exception:
+                return None
+            except Exception as error:
+                failed = error
                 pause.wait(0.1)
-    return False
+    return failed
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
