@@ -124,9 +124,9 @@ def plan(
 
     made = settled(made, repository, find_lost, now_ms)
     made = replace(made, notes=(*made.notes, *looks[-1].notes()))
+    made = with_remainder(made, repository, found.topics, former) if thorough else not_looked_at(made)
     if request.options.running:
         return made
-    made = with_remainder(made, repository, found.topics, former) if thorough else not_looked_at(made)
     if before is not None:
         return with_take_over(made, before, found.owner, found.owner_damage)
     if found.owner is not None and found.owner.former and made.cluster_id == made.source_cluster_id:

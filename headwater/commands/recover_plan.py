@@ -100,7 +100,7 @@ def requested_plan(
     if not options.running:
         return recovery.plan(manifests, names, options, thorough=thorough)
     with running_cluster(config, bootstrap_servers) as cluster:
-        return recovery.plan(manifests, names, options, running=cluster)
+        return recovery.plan(manifests, names, options, running=cluster, thorough=thorough)
 
 
 def with_forecast(bucket: "Bucket", made: "RecoveryPlan", into: Path | None) -> "RecoveryPlan":

@@ -34,8 +34,9 @@ def archive() -> Archive:
     return archive
 
 
-def planned(archive: Archive, cluster: Running, *topics: str, **options: Any) -> RecoveryPlan:
-    made = recovery.plan(ManifestRepository(archive.store), topics or None, recovery.Options(running=True, **options), running=cluster)
+def planned(archive: Archive, cluster: Running, *topics: str, thorough: bool = False, **options: Any) -> RecoveryPlan:
+    requested = recovery.Options(running=True, **options)
+    made = recovery.plan(ManifestRepository(archive.store), topics or None, requested, running=cluster, thorough=thorough)
     assert decode_plan(encode_plan(made)) == made
     return made
 
@@ -67,6 +68,19 @@ def test_what_groups_had_committed_of_these_topics_comes_along_and_what_lies_bey
     assert [(each.group, each.offset, each.log_end) for each in plan.offsets_ahead] == [("cooks", 99, 9)]
     renamed = planned(archive, Running(), "orders", renames={"orders": "again"})
     assert running_of(renamed).commits == ()  # the groups of before know it by its old name
+
+
+def test_what_stays_in_the_archive_is_looked_at_or_it_is_said_that_nobody_did(archive: Archive) -> None:
+    key = next(info.key for info in archive.store.list("data/") if "/orders/" in info.key and info.key.endswith(".log"))
+    archive.store.delete(key)
+    quick = planned(archive, Running(), "orders", "bills", mode="instant")
+    assert quick.left_out == ()
+    assert any("3 runs that stay in the archive were not looked at" in note for note in quick.notes)
+    thorough = planned(archive, Running(), "orders", "bills", mode="instant", thorough=True)
+    [left_out] = thorough.left_out
+    assert "offsets 0-3, which stay in the archive: " in left_out
+    assert key in left_out
+    assert any("objects that stay in the archive were looked at" in note for note in thorough.notes)
 
 
 def test_only_the_requested_brokers_get_records_and_they_must_be_there(archive: Archive) -> None:
