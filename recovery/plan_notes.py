@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from recovery.discovery import ArchivedTopic
 from recovery.local_part import is_internal, is_made_up, items_of
-from recovery.recovery_plan import Options, TopicPlan
+from recovery.recovery_plan import Options, Request, TopicPlan
 
 HELD_BACK = ("retention.ms", "retention.bytes")
 """Settings by which a broker would delete what was just recovered."""
@@ -49,7 +49,8 @@ def notes_of(topic: TopicPlan) -> Iterable[str]:
         yield f"{topic.topic} wants {wanted[:20]!r} replicas in sync and is recovered with {with_}: acks=all waits for more"
 
 
-def overall_notes(topics: Sequence[TopicPlan], options: Options, source_cluster_id: str) -> Iterable[str]:
+def overall_notes(topics: Sequence[TopicPlan], request: Request, source_cluster_id: str) -> Iterable[str]:
+    options = request.options
     if held := sum(bool(topic.held) for topic in topics):
         yield (
             f"retention is held back in {held} topics so that the broker keeps what is recovered; `headwater recover finish` puts it back, "
@@ -60,7 +61,7 @@ def overall_notes(topics: Sequence[TopicPlan], options: Options, source_cluster_
             f"the recovered cluster takes the archive over from cluster {source_cluster_id} when everything is verified, before a broker "
             "can start on it; agents of the old cluster archive nothing from then on. Stop them before"
         )
-    elif options.cluster is not None and options.cluster_id != source_cluster_id and not options.running:
+    elif request.topics is None and options.cluster_id != source_cluster_id and not options.running:
         yield (
             f"the bucket remains the archive of cluster {source_cluster_id}, the recovered cluster needs another one for its own; with "
             "--take-over it archives on in this one, and the old cluster cannot any more"

@@ -91,7 +91,7 @@ def make_plan(
             notes.append(f"{topic.topic}: no broker ever gave its settings: it is recovered with the defaults, cleanup.policy among them")
     if not topics:
         raise VerificationFailed("nothing can be recovered: " + "; ".join(left_out))
-    notes += overall_notes(topics, options, clusters[0])
+    notes += overall_notes(topics, request, clusters[0])
     notes += policy_notes(found.topics, options)
     return RecoveryPlan(
         recovery_id=recovery_id,

@@ -1,10 +1,14 @@
 """What people should know of a plan beside what it brings back."""
 
+from typing import Any
+
 from msgspec.structs import replace
 
+from recovery.discovery import Found
 from recovery.plan_notes import notes_of
-from recovery.recovery_plan import RequestedEnd
-from tests.recovery.plans import CLUSTER, ENTRIES, a_head, a_topic, planned
+from recovery.planner import make_plan
+from recovery.recovery_plan import Options, Request, RequestedEnd
+from tests.recovery.plans import CLUSTER, ENTRIES, NOW, a_head, a_topic, planned
 
 
 def test_what_stays_in_the_archive_is_said_and_which_cluster_id_it_takes_to_serve_it() -> None:
@@ -14,6 +18,25 @@ def test_what_stays_in_the_archive_is_said_and_which_cluster_id_it_takes_to_serv
     assert not [note for note in planned(a_topic(a_head(*ENTRIES)), mode="instant", cluster_id=CLUSTER).notes if "--cluster-id" in note]
     full = planned(a_topic(a_head(*ENTRIES), retention_ms="600")).notes
     assert [note for note in full if "everything live in the archive comes back" in note and "--apply-retention" in note]
+
+
+def test_a_plan_of_all_topics_names_both_ways_to_archive_on() -> None:
+    def said(**options: Any) -> list[str]:
+        return [
+            note
+            for note in planned(a_topic(a_head(*ENTRIES)), **options).notes
+            if "--take-over" in note or "takes the archive over" in note
+        ]
+
+    [note] = said()
+    assert f"the bucket remains the archive of cluster {CLUSTER}, the recovered cluster needs another one for its own" in note
+    assert "with --take-over it archives on in this one" in note
+    [note] = said(take_over=True)
+    assert f"takes the archive over from cluster {CLUSTER}" in note
+    assert said(cluster_id=CLUSTER) == []
+    some = Request(topics=("orders",), options=Options())
+    plan = make_plan(Found(topics=(a_topic(a_head(*ENTRIES)),)), some, now_ms=NOW, recovery_id="r1", cluster_id="new")
+    assert not [note for note in plan.notes if "--take-over" in note], "they cannot take it over"
 
 
 def test_a_requested_end_says_what_it_leaves_out() -> None:
