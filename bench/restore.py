@@ -35,6 +35,7 @@ from tests.s3server import S3Server
 
 MIB = 1 << 20
 AIMS = {"s5cmd, sync -f": 0.9, "kafka-producer-perf-test": 5.0}  # Headwater's bytes a second, as a multiple of each
+RSS_MAX_MIB = 300
 PARTITIONS = 4
 PRODUCED_RECORDS_MAX = 1_000_000
 _S5CMD = Path(__file__).parent / ".bin" / "s5cmd"
@@ -161,6 +162,9 @@ def main() -> None:
             for label, shape in shapes(arguments.mib).items():
                 found = measure(root, server, make_log(root / shape.topic, shape), shape, arguments.rounds)
                 ours = found["headwater recover"]
+                failures += [f"{label}: {way} was not measured, it needs Java and Maven" for way in AIMS if way not in found]
+                if ours[2] > RSS_MAX_MIB:
+                    failures.append(f"{label}: {ours[2]:,.0f} MiB, aim {RSS_MAX_MIB}")
                 for way, (rate, cpu_s_gb, rss_mib) in found.items():
                     if ours[0] / rate < AIMS.get(way, 0):
                         failures.append(f"{label}: {ours[0] / rate:.2f} x {way}, aim {AIMS[way]} x")
