@@ -3,6 +3,7 @@
 import json
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -263,6 +264,8 @@ def test_a_deleted_topic_comes_back_in_its_own_cluster_and_is_archived_on_beside
         [old] = broker.topic_ids(["soup"]).values()
     with broker:  # it has written a leader epoch of its own by now
         produce(broker.producer(enable_idempotence="true"), "soup", [b"last"] * 3)
+        right = java_consume(broker.bootstrap, ["own"], "read_uncommitted").records
+        produce(broker.producer(), "own", [b"a mistake"] * 4, partition=1)
         before = java_consume(broker.bootstrap, ["soup"], "read_uncommitted").records
     assert cli.run(flush) == 0
     with broker:
@@ -289,6 +292,15 @@ def test_a_deleted_topic_comes_back_in_its_own_cluster_and_is_archived_on_beside
             produce(broker.producer(enable_idempotence="true"), "soup", [b"more"])
         assert java_consume(broker.bootstrap, ["soup"], "read_uncommitted").bounds["soup", 0] == (0, len(before) + 3)
         [new] = broker.topic_ids(["soup"]).values()
+        then = datetime.fromtimestamp(max(record["timestamp"] for record in right) / 1000, UTC).isoformat()
+        again = ["recover", "apply", "topic", "own", "--as", "own.restored", "--to-time", then, "--into", f"{into}-again"]
+        assert cli.run([*again, *verb]) == 0
+    assert cli.run(["recover", "place", "--into", f"{into}-again", "--log-dir", str(log_dir)]) == 0
+    with broker:  # as it was before a mistake, beside the topic that has it
+        assert cli.run(["recover", "finish", "--into", f"{into}-again", "--bootstrap-servers", broker.bootstrap, *options]) == 0
+        found = java_consume(broker.bootstrap, ["own.restored"], "read_uncommitted").records
+        expect_same(without_epoch(found), [record | {"topic": "own.restored"} for record in without_epoch(right)], "as it was then")
+        assert own_of(broker) == own
     assert cli.run(flush) == 0
     assert new != old
     for incarnation, records in ((old, len(before)), (new, len(before) + 3)):
