@@ -1,6 +1,7 @@
 """Fixtures of all tests, the order of tests, and how Hypothesis draws its examples."""
 
 import os
+from pathlib import Path
 
 import pytest
 import structlog
@@ -17,6 +18,10 @@ pytest_plugins = ["tests.s3server"]
 settings.register_profile("headwater", deadline=None, derandomize=True)
 settings.register_profile("soak", deadline=None, max_examples=2_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "headwater"))
+
+# kio makes Hypothesis strategies wherever that is installed, and these a table of all characters, which is kept in the working directory:
+# two seconds of CPU for each agent that a test starts in a directory of its own.
+os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(Path(__file__).parents[1] / ".hypothesis"))
 
 if os.environ.get("DEEP_TREES"):  # every manifest that a test commits is a tree of pages, three levels deep with a dozen entries
     page_limits.LIMITS = trees.DEEP
