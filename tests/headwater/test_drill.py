@@ -15,7 +15,7 @@ from headwater.drill.drill_report import DrillOutcome, decode_report
 from headwater.drill.report_store import ReportStore
 from headwater_core.errors import DiskFull, Locked, NothingExamined, Partial, UsageError, VerificationFailed
 from tests.e2e.sample_topics import a_sample_log
-from tests.fixtures import KAFKA
+from tests.fixtures import KAFKA, expected_cluster
 from tests.headwater.conftest import Stage
 from tests.headwater.test_bad_input import can_mount
 
@@ -71,6 +71,23 @@ def test_of_named_topics_and_only_shown(stage: Stage, archived: Path) -> None:
     assert stage.run("drill", "no.s*", "--dry-run", log=archived).code == 6
     assert stage.run("drill", "a b*", log=archived).code == UsageError.exit_code
     assert stage.run("drill", "orders.placed", "--cluster", log=archived).code == UsageError.exit_code
+
+
+def test_a_cluster_comes_back_with_what_its_snapshot_has(stage: Stage) -> None:
+    log = stage.log("kitchen")
+    assert stage.run("flush", log=log).code == 0
+    ran = stage.run("drill", "--cluster", "-o", "json", log=log)
+    report = decode_report(ran.out.encode(), "stdout")
+    assert (ran.code, report.outcome, report.request.cluster) == (0, DrillOutcome.PASSED, True), ran.err
+    assert report.compared.records > 0
+    expected = expected_cluster("kitchen")
+    assert report.metadata == {
+        "topics": len(expected["topics"]),
+        "users": sum(len(user["credentials"]) for user in expected["scram_users"]),
+        "ACLs": len(expected["acls"]),
+        "quotas": sum(len(each["quotas"]) for each in expected["client_quotas"]),
+        "tokens": 0,
+    }
 
 
 def test_a_failure_is_said_kept_and_remembered(stage: Stage, archived: Path) -> None:

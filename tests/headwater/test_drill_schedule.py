@@ -7,15 +7,23 @@ from pathlib import Path
 import pytest
 
 from headwater import drill_schedule
+from headwater.agent_api import AgentApi
 from headwater.config import load
 from headwater.drill.cron_schedule import CronSchedule
-from headwater.drill.drill_report import DrillOutcome, DrillReport
+from headwater.drill.drill_report import DrillOutcome, DrillReport, decode_report
 from headwater.drill.report_store import ReportStore
-from headwater.drill_schedule import STATE, DrillSchedule, SpawnedDrill
+from headwater.drill_schedule import STATE, DrillSchedule, ScheduleState, SpawnedDrill
+from headwater_core.objectstore.directory import DirectoryStore
+from manifests.document import seal
 from tests.events import written_events
+from tests.fixtures import unpack
+from tests.headwater.admin.test_admin_server import eventually
 from tests.headwater.conftest import Stage
 from tests.headwater.drill.test_report_store import a_report
+from tests.headwater.test_admin_port import opened, places
+from tests.headwater.test_agent import running
 from tests.headwater_core.manual_clock import ManualClock
+from tests.recovery.archived import archive
 
 HOUR_MS = 3_600_000
 MONDAY = datetime(2026, 2, 2, tzinfo=UTC)
@@ -179,6 +187,27 @@ def test_a_real_process_leaves_a_report_and_its_exit_code(stage: Stage) -> None:
     assert last is not None
     assert last.outcome is DrillOutcome.PASSED
     assert last.records > 0
+
+
+def test_an_agent_begins_what_was_missed_and_the_next_start_shows_what_came_of_it(stage: Stage) -> None:
+    stage.bucket.mkdir()
+    archive(unpack("kitchen"), DirectoryStore(stage.bucket), {"specials"})
+    reports = ReportStore(stage.data_dir, 10)
+    reports.directory.mkdir(parents=True)
+    (reports.directory / STATE).write_bytes(seal(ScheduleState(since_ms=0)))
+    with running(stage, None, "--set", "drill.schedule=@yearly") as agent:
+        agent.wait_for("drill_due")
+        agent.wait_for("recovery_finished")  # by the drill's own process
+        assert eventually(lambda: reports.last() is not None)
+        assert agent.stop() == 0
+    [path] = reports.directory.glob("report-*.json")
+    report = decode_report(path.read_bytes(), str(path))
+    assert (report.outcome, report.request.by, {each.topic for each in report.windows}) == (DrillOutcome.PASSED, "schedule", {"specials"})
+    with opened(load(None, {}, places(stage) | {"admin.listen": ""})):
+        api = AgentApi(stage.data_dir)
+        assert eventually(lambda: "last_drill" in api.get("/v1/status"))
+        last = api.get("/v1/status")["last_drill"]
+        assert (last["report"], last["outcome"], last["passed_ms"]) == (path.name, "passed", report.ended_ms)
 
 
 def test_a_process_that_cannot_be_made_is_said_and_the_next_one_runs(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Topics that an agent over an owned log directory downloads, as their settings say."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from structlog.testing import capture_logs
 
 from headwater.config import load
 from headwater.live_config import LiveConfig
+from headwater.replay import consume
 from headwater.session import open_session
 from headwater.topic_downloads import RETRY_S, TopicDownloads
 from headwater.wiring import Bucket
@@ -18,7 +20,9 @@ from headwater_core.segments import checkpoints
 from headwater_core.segments.log_dirs import LogDirs
 from manifests import keys
 from manifests.repository import ManifestRepository
-from tests.fixtures import unpack
+from tests.fixtures import expected, unpack
+from tests.headwater.conftest import Stage
+from tests.headwater.test_agent import running
 from tests.headwater_core.control.local_control import LocalControl
 from tests.headwater_core.manual_clock import ManualClock
 from tests.headwater_core.objectstore.memory import MemoryStore
@@ -35,6 +39,8 @@ data_dir = "{state}"
 url = "file://{bucket}"
 [control]
 listen = "127.0.0.1:0"
+"""
+TOPIC = """
 [topics."{topic}"]
 recover_from = "{manifest}"
 retention_bytes = "1GiB"
@@ -69,15 +75,23 @@ class Place:
                 owned=str(owned).lower(),
                 state=self.root / "state",
                 bucket=self.root / "bucket",
-                topic=topic,
-                manifest=manifest,
             )
         )
+        self.add(topic, manifest)
+
+    def add(self, topic: str, manifest: str) -> None:
+        """To what was written."""
+        with self.file.open("a") as file:
+            file.write(TOPIC.format(topic=topic, manifest=manifest))
 
     def downloads(self, store: MemoryStore, clock: ManualClock) -> tuple[TopicDownloads, Callable[[], object]]:
         live = LiveConfig(load(self.file, {}, {}), lambda: load(self.file, {}, {}))
         bucket = Bucket(store, ManifestRepository(store))
         return TopicDownloads(live, LogDirs([self.log], owned=True), bucket, LocalControl(), clock), live.reload
+
+    def empty(self) -> None:
+        for path in self.log.glob("*-[0-9]"):
+            shutil.rmtree(path)
 
     def topics(self) -> set[str]:
         return {path.name.rpartition("-")[0] for path in self.log.iterdir() if path.is_dir() and not path.name.startswith(".")}
@@ -167,10 +181,7 @@ class Broken(MemoryStore):
 
 def test_a_defect_ends_neither_the_others_nor_the_next_try(place: Place, kitchen: MemoryStore) -> None:
     place.write("bills", manifest_of("bills", ManifestRepository(kitchen)))
-    more = (
-        f'[topics.menu]\nrecover_from = "{manifest_of("menu", ManifestRepository(kitchen))}"\nretention_bytes = "1GiB"\nrelease = false\n'
-    )
-    place.file.write_text(place.file.read_text() + more)
+    place.add("menu", manifest_of("menu", ManifestRepository(kitchen)))
     clock = ManualClock()
     downloads, _ = place.downloads(Broken(kitchen, "bills"), clock)
     with capture_logs() as logs:
@@ -225,14 +236,46 @@ def test_a_session_downloads_and_another_one_does_not(tmp_path: Path) -> None:
         assert session.downloads is not None
         session.downloads.look()
         assert place.topics() == {"bills"}
-    for path in place.log.glob("bills-*/*"):
-        path.unlink()
-    for path in place.log.glob("bills-*"):
-        path.rmdir()
+    place.empty()
     with open_session(load(place.file, {}, {})) as session, capture_logs() as logs:
         assert session.downloads is not None
         session.downloads.look()
     assert [each["outcome"] for each in logs if each["event"] == "topic_recovery_settled"] == ["done"]
+    assert place.topics() == set()
+
+
+def logs_of(topic: str, log_dir: Path) -> dict[str, bytes]:
+    """What the segments of each of its partitions hold, by directory."""
+    return {each.name: b"".join(path.read_bytes() for path in sorted(each.glob("*.log"))) for each in log_dir.glob(f"{topic}-[0-9]")}
+
+
+def test_an_agent_downloads_what_its_file_names_at_its_start_and_when_it_reads_it_again(stage: Stage) -> None:
+    """Topics of several partitions, of which some are empty. What is emptied later is not downloaded by the next start."""
+    topics, source = ("orders.in", "bills"), unpack("kitchen")
+    stage.bucket.mkdir()
+    repository = archive(source, DirectoryStore(stage.bucket), topics)
+    place = Place(stage.root, repository)
+    place.write("orders.in", manifest_of("orders.in", repository))
+    file = ("--config", str(place.file))
+    with running(stage, place.log, *file) as agent:
+        agent.wait_for("topic_recovery_settled", topic="orders.in", outcome="downloaded")
+        place.add("bills", manifest_of("bills", repository))
+        assert stage.run("config", "reload", *file).code == 0
+        address = agent.wait_for("gateway_started")["listen"]
+        got = list(consume(address, committed=False, keep=lambda topic: topic == "orders.in"))
+        assert sorted(got, key=lambda record: (record["partition"], record["offset"])) == [
+            record for record in expected("kitchen", "read_uncommitted") if record["topic"] == "orders.in"
+        ]
+        agent.wait_for("topic_recovery_settled", topic="bills", outcome="downloaded")
+        assert agent.stop() == 0
+    for topic in topics:
+        assert logs_of(topic, place.log) == logs_of(topic, source)
+        assert len(logs_of(topic, place.log)) == repository.resolve(topic).partitions > 1
+    place.empty()
+    with running(stage, place.log, *file) as agent:
+        for topic in topics:
+            agent.wait_for("topic_recovery_settled", topic=topic, outcome="done")
+        assert agent.stop() == 0
     assert place.topics() == set()
 
 

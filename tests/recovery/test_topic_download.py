@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import recovery
 from headwater_core import milestones
+from headwater_core.clock import SystemClock
 from headwater_core.control.control_records import RecoveryFinished, RecoveryStarted
 from headwater_core.errors import HeadwaterError, NotFound, TransientError, UnknownOutcome, UsageError, VerificationFailed
 from headwater_core.segments import checkpoints
@@ -20,9 +22,12 @@ from manifests.repository import ManifestRepository
 from recovery import MILESTONES, DownloadOutcome, Options, RecoveryPlan, TopicDownload, bring_back
 from recovery.topic_download import MILESTONES as MOVES
 from recovery.topic_download import parse_topic_manifest
+from tests.fixtures import unpack
 from tests.headwater_core.control.local_control import LocalControl
 from tests.headwater_core.manual_clock import ManualClock
 from tests.headwater_core.objectstore.memory import MemoryStore
+from tests.recovery.archived import archive as archive_log
+from tests.recovery.archived import batches, bounds
 from tests.recovery.interrupted import Failing
 from tests.recovery.written_archive import Archive, batches_in, plain
 
@@ -90,6 +95,36 @@ def test_a_topic_comes_into_a_log_directory_beside_what_is_there(archive: Archiv
     assert (log.partition.topic_id, log.start_offset, log.high_watermark) == (archive.ids["orders"], 0, 7)
     assert log.epochs.starts == ((0, 0), (4, 7))  # the archive has followed epoch 4: without it the log would be behind
     assert not [path for path in log_dir.iterdir() if path.name.startswith(".headwater")]
+
+
+@pytest.mark.parametrize("has_broker", [True, False])
+def test_as_many_partitions_come_as_the_manifest_has_the_empty_ones_too(has_broker: bool, log_dir: Path) -> None:
+    """Also where no broker ever said how many there are, as in an archive of an owned log directory."""
+    source, store = unpack("kitchen"), MemoryStore(SystemClock())
+    repository = archive_log(source, store, {"orders.in"})
+    manifest = repository.resolve("orders.in")
+    key = keys.topic_manifest(manifest.topic, manifest.topic_id)
+    if not has_broker:
+        store.delete(key)
+        repository.ensure_topic(replace(manifest, version=0, configs=None))
+    asked = TopicDownload("orders.in", key, CLUSTER, 1, retention_bytes=1 << 30)
+    archive = Archive(store=store)
+    assert download(archive, log_dir, asked=asked) is DownloadOutcome.DOWNLOADED
+    shutil.rmtree(log_dir / "menu-0")
+    assert bounds(log_dir) == {place: found for place, found in bounds(source).items() if place[0] == "orders.in"}
+    assert [each.name for each in sorted(log_dir.glob("orders.in-*"))] == [f"orders.in-{number}" for number in range(4)]
+    assert list(batches(log_dir)) == [each for each in batches(source) if each[0] == "orders.in"]
+
+
+def test_without_the_head_of_one_partition_nothing_of_the_topic_comes(log_dir: Path) -> None:
+    """Nobody knows whether it was never archived, or is lost."""
+    store = MemoryStore(SystemClock())
+    manifest = archive_log(unpack("kitchen"), store, {"orders.in"}).resolve("orders.in")
+    store.delete(keys.head(manifest.partition_id(2)))
+    asked = TopicDownload("orders.in", keys.topic_manifest(manifest.topic, manifest.topic_id), CLUSTER, 1, retention_bytes=1 << 30)
+    with pytest.raises(VerificationFailed, match="of partitions 2 there is no manifest"):
+        download(Archive(store=store), log_dir, asked=asked)
+    assert not list(log_dir.glob("orders.in-*"))
 
 
 def test_it_is_downloaded_once_and_never_again_even_when_it_is_gone(archive: Archive, log_dir: Path) -> None:
