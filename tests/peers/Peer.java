@@ -32,6 +32,7 @@ import org.apache.kafka.common.serialization.ByteArrayDeserializer;
  *   share BOOTSTRAP GROUP TOPIC PARTITION:OFFSET,...   a member of a share group: every record that it acquires at first; it accepts those named
  *   shared BOOTSTRAP GROUP,...                    a line for each partition of which a share group has a state, as kafka-share-groups has it
  *   group BOOTSTRAP GROUP KEY VALUE               gives a setting to a group; nothing is printed
+ *   configs BOOTSTRAP                             a line for each topic, broker, group and client-metrics subscription: its own settings
  *   storage ARGUMENT...                           kafka-storage; nothing is printed when it succeeds
  */
 public final class Peer {
@@ -66,6 +67,7 @@ public final class Peer {
             case "share" -> share(out, args[1], args[2], args[3], Set.of(args[4].split(",")));
             case "shared" -> shared(out, args[1], args[2].split(","));
             case "group" -> group(args[1], args[2], args[3], args[4]);
+            case "configs" -> configs(out, args[1]);
             case "storage" -> {
                 ByteArrayOutputStream said = new ByteArrayOutputStream();
                 int code = kafka.tools.StorageTool.execute(Arrays.copyOfRange(args, 1, args.length), new PrintStream(said));
@@ -192,6 +194,26 @@ public final class Peer {
         AlterConfigOp op = new AlterConfigOp(new ConfigEntry(key, value), AlterConfigOp.OpType.SET);
         try (Admin admin = admin(bootstrap)) {
             admin.incrementalAlterConfigs(Map.of(new ConfigResource(ConfigResource.Type.GROUP, group), List.of(op))).all().get();
+        }
+    }
+
+    private static void configs(PrintStream out, String bootstrap) throws Exception {
+        Map<ConfigResource.Type, ConfigEntry.ConfigSource> own = Map.of(
+                ConfigResource.Type.TOPIC, ConfigEntry.ConfigSource.DYNAMIC_TOPIC_CONFIG,
+                ConfigResource.Type.BROKER, ConfigEntry.ConfigSource.DYNAMIC_BROKER_CONFIG,
+                ConfigResource.Type.GROUP, ConfigEntry.ConfigSource.DYNAMIC_GROUP_CONFIG,
+                ConfigResource.Type.CLIENT_METRICS, ConfigEntry.ConfigSource.DYNAMIC_CLIENT_METRICS_CONFIG);
+        ConfigResource everyBroker = new ConfigResource(ConfigResource.Type.BROKER, "");
+        try (Admin admin = admin(bootstrap)) {
+            List<ConfigResource> all = new ArrayList<>(List.of(everyBroker));
+            all.addAll(admin.listConfigResources(own.keySet(), new ListConfigResourcesOptions()).all().get());
+            admin.describeConfigs(all).all().get().forEach((of, config) -> {
+                ConfigEntry.ConfigSource source =
+                        of.equals(everyBroker) ? ConfigEntry.ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG : own.get(of.type());
+                String values = config.entries().stream().filter(e -> e.source() == source).sorted(Comparator.comparing(ConfigEntry::name))
+                        .map(e -> text(e.name()) + ":" + text(e.value())).collect(Collectors.joining(","));
+                out.println("{\"type\":" + text(of.type().name()) + ",\"name\":" + text(of.name()) + ",\"configs\":{" + values + "}}");
+            });
         }
     }
 

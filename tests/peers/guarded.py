@@ -2,10 +2,11 @@
 
 import subprocess
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stub re-exports nothing
     AclBinding,
     AclBindingFilter,
@@ -90,7 +91,8 @@ def users(admin: AdminClient) -> dict[str, list[tuple[str, int]]]:
     """Mechanism and iterations of each credential, by user."""
     found: Any = admin.describe_user_scram_credentials()
     return {
-        name: [(str(info.mechanism), info.iterations) for info in each.scram_credential_infos] for name, each in found.result(30).items()
+        name: sorted((str(info.mechanism), info.iterations) for info in each.scram_credential_infos)
+        for name, each in found.result(30).items()
     }
 
 
@@ -121,3 +123,15 @@ def read_error(broker: GuardedBroker, user: str, group: str, topic: str) -> Kafk
     reader.close()
     assert message is not None
     return message.error()
+
+
+def login_error(broker: GuardedBroker, user: str, password: str) -> KafkaError:
+    """Why `user` may not log in with `password`. Raises AssertionError when nothing is said against it."""
+    errors: list[KafkaError] = []
+    settings: Any = {**broker.login(user, password), "log_level": 0, "error_cb": errors.append}
+    client = AdminClient(settings)
+    with suppress(KafkaException):
+        client.list_topics(timeout=1)  # it connects for a request
+    client.poll(30)
+    assert errors, f"{user} logs in"
+    return errors[0]

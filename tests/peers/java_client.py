@@ -134,6 +134,11 @@ def java_coordinated(bootstrap: str) -> Coordinated:
     return Coordinated(of("group"), of("transactional_id"), of("entity"))
 
 
+def java_configs(bootstrap: str) -> list[dict[str, Any]]:
+    """The settings of its own that each topic, broker, group and client-metrics subscription has, and what all brokers have ("")."""
+    return sorted(java_client().request("configs", bootstrap), key=lambda line: (line["type"], line["name"]))
+
+
 def java_consume(bootstrap: str, topics: Iterable[str], isolation: str) -> JavaRead:
     """Everything in `topics`, as the Java consumer with check.crcs reads it from the earliest offset to the end."""
     return JavaRead(java_client().request("read", bootstrap, isolation, ",".join(topics)))
