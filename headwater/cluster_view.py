@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from headwater.units import parse_time, time_text
+from headwater.units import exact_time_text, parse_time_ms
 from headwater_core.errors import NotFound
 from headwater_core.segments.metadata.cluster_metadata import ClusterMetadata
 from headwater_core.segments.metadata.metadata_records import RESOURCE_BROKER
@@ -57,9 +57,9 @@ def snapshot_at(manifests: ManifestRepository, at: str) -> ListedSnapshot:
             if each.number == int(at):
                 return each
         raise NotFound(f"there is no snapshot {int(at)}, or not any more; `headwater cluster show --list` has them")
-    found = listed.at(int(parse_time(at).timestamp() * 1000))
+    found = listed.at(parse_time_ms(at))
     if found is None:
-        raise NotFound(f"the first snapshot that is kept is of {time_text(listed.snapshots[0].taken_ms)}")
+        raise NotFound(f"the first snapshot that is kept is of {exact_time_text(listed.snapshots[0].taken_ms)}")
     return found
 
 

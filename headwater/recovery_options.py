@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from headwater.units import parse_time
+from headwater.units import parse_time_ms
 from headwater_core.errors import UsageError
 from headwater_core.partition import check_topic_name, parse_incarnation
 
@@ -250,7 +250,7 @@ def request_options(verb: Callable[..., None]) -> Callable[..., None]:
         if requested["count_all"] and to_time is None:
             raise UsageError("--count-all is for --to-time: nothing else leaves records out by their time")
         if to_time is not None:
-            requested["to_time_ms"] = int(parse_time(to_time).timestamp() * 1000)
+            requested["to_time_ms"] = parse_time_ms(to_time)
         verb(requested=requested, **rest)
 
     return with_request

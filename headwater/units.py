@@ -54,9 +54,19 @@ def parse_time(text: str) -> datetime:
     return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
+def parse_time_ms(text: str) -> int:
+    """The same as milliseconds since the epoch, to the millisecond: seconds as a float may lie just below one."""
+    return round(parse_time(text).timestamp() * 1000)
+
+
 def time_text(time_ms: int) -> str:
     """Milliseconds since the epoch as UTC, as in "2026-01-31T12:00:00Z"; `parse_time` reads it."""
     return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def exact_time_text(time_ms: int) -> str:
+    """The same to the millisecond, as in "2026-01-31T12:00:00.250Z": what is given back to `parse_time_ms` is that very time."""
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def size_text(size_bytes: float) -> str:

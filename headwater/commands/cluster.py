@@ -9,7 +9,7 @@ import click
 from headwater.columns import Column
 from headwater.options import configured
 from headwater.output import emit, emit_document, format_option, say
-from headwater.units import parse_time, time_text
+from headwater.units import exact_time_text, parse_time_ms, time_text
 from headwater_core.errors import NotFound, Partial
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ def _snapshots(bucket: "Bucket") -> list[dict[str, Any]]:
 def _facts(snapshot: "ListedSnapshot") -> dict[str, Any]:
     return {
         "number": snapshot.number,
-        "taken": time_text(snapshot.taken_ms),
+        "taken": exact_time_text(snapshot.taken_ms),
         "taken_ms": snapshot.taken_ms,
         "end_offset": snapshot.end_offset,
         "end_epoch": snapshot.end_epoch,
@@ -250,7 +250,7 @@ def _until_ms(snapshot: "ListedSnapshot", at: str | None) -> int | None:
         return None
     from headwater.cluster_view import is_number
 
-    return snapshot.taken_ms if is_number(at) else int(parse_time(at).timestamp() * 1000)
+    return snapshot.taken_ms if is_number(at) else parse_time_ms(at)
 
 
 def _rows(state: "ClusterMetadata", section: str, groups: "ArchivedGroups | None", shares: "ArchivedShares | None") -> list[dict[str, Any]]:
@@ -268,7 +268,7 @@ _WITHOUT = {True: "", False: ", without secrets", None: ", perhaps without secre
 
 def print_sections(snapshot: "ListedSnapshot", rows: dict[str, list[dict[str, Any]]]) -> None:
     """A table for each section that has rows."""
-    title = f"snapshot {snapshot.number} of {time_text(snapshot.taken_ms)}, metadata offset {snapshot.end_offset}"
+    title = f"snapshot {snapshot.number} of {exact_time_text(snapshot.taken_ms)}, metadata offset {snapshot.end_offset}"
     emit_document((title + _WITHOUT[snapshot.has_secrets] + "\n").encode())
     for section, found in rows.items():
         if found:

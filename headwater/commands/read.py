@@ -9,7 +9,7 @@ import click
 
 from headwater.options import IncarnationSelection, configured, from_option, isolation_option, parse_incarnation_selection, to_option
 from headwater.output import emit
-from headwater.units import parse_time
+from headwater.units import parse_time_ms
 from headwater_core.errors import HeadwaterError, NotFound, OffsetOutOfRange, Partial, UsageError
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def _offset(log: "PartitionLog", where: str) -> int | None:
         if len(where) > 19 or int(where) > OFFSET_MAX:
             raise UsageError(f"not an offset: {where[:80]} (at most {OFFSET_MAX})")
         return int(where)
-    found = log.offset_for_time(round(parse_time(where).timestamp() * 1000))
+    found = log.offset_for_time(parse_time_ms(where))
     return found[0] if found else None
 
 

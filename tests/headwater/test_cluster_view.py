@@ -7,15 +7,17 @@ from typing import Any
 
 import pytest
 
-from headwater.cluster_view import HIDDEN, differences, group_differences, share_differences
-from headwater_core.segments.metadata.metadata_log import MetadataLog
+from headwater.cluster_view import HIDDEN, differences, group_differences, section_rows, share_differences
+from headwater_core.segments.metadata.metadata_log import DIRECTORY, MetadataLog
 from headwater_core.segments.metadata.metadata_records import ConfigRecord, FeatureLevel, Topic
-from headwater_core.segments.metadata.record_schemas import ACL, REGISTER_BROKER, REMOVE_ACL, SCRAM, make_record
+from headwater_core.segments.metadata.record_schemas import ACL, REGISTER_BROKER, REMOVE_ACL, SCRAM, TOKEN, make_record
+from headwater_core.segments.records import Record
 from recovery.archived_groups import CommittedOffset, SharePlace
 from tests.fixtures import expected_cluster
 from tests.headwater.conftest import Stage
 from tests.headwater.test_agent import running
-from tests.headwater_core.segments.metadata.test_metadata_snapshot import BROKER
+from tests.headwater_core.segments.builders import a_batch
+from tests.headwater_core.segments.metadata.test_metadata_snapshot import BROKER, TOKEN_FIELDS
 from tests.headwater_core.segments.metadata.test_record_schemas import AN_ACL, SECRET
 from tests.headwater_core.segments.metadata.written_log import SOUP, Log, a_partition
 
@@ -65,6 +67,14 @@ def test_all_that_the_admin_client_said_of_a_cluster_is_shown(stage: Stage) -> N
     }
     assert all(row["lag"] == row["end"] - row["offset"] for row in found["groups"])
     assert found["unknown"] == []
+    assert [(row["broker"], row["rack"], row["endpoints"]) for row in found["brokers"]] == [(1, None, ["PLAINTEXT://127.0.0.1:19210"])]
+    assert [(row["controller"], row["endpoints"]) for row in found["controllers"]] == [(1, ["CONTROLLER://127.0.0.1:19211"])]
+    assert found["tokens"] == []
+
+
+def test_a_delegation_token_is_shown_by_its_owner_and_not_by_its_id(log: Log) -> None:
+    log.append(make_record(TOKEN, 0, TOKEN_FIELDS))
+    assert section_rows(MetadataLog(log.directory).read(), "tokens") == [{"owner": "o", "issued_ms": 5, "expires_ms": 5}]
 
 
 def _acl(row: dict[str, Any]) -> tuple[str, ...]:
@@ -87,15 +97,34 @@ def test_it_is_shown_by_section_number_and_time(stage: Stage) -> None:
     (snapshot,) = shown(stage, "show", "--list")
     assert shown(stage, "show", "users", "acls").keys() == {"snapshot", "users", "acls"}
     assert shown(stage, "show", "features", "--at", str(snapshot["number"]))["snapshot"] == snapshot
-    at = shown(stage, "show", "groups", "--at", snapshot["taken"].replace("Z", ".999Z"))
+    at = shown(stage, "show", "groups", "--at", snapshot["taken"])
     assert at["snapshot"] == snapshot
     assert at["groups"] == shown(stage, "show", "groups")["groups"]  # nothing was written after the snapshot
     for absent in ("2001-01-01T00:00:00Z", "99"):
         ran = stage.run("cluster", "show", "--at", absent)
         assert ran.code == 6
     assert "secrets" in stage.run("cluster", "show", "--list").out
-    assert stage.run("cluster", "diff", "1", "latest", "-o", "jsonl").rows == []
+    assert stage.run("cluster", "diff", "1", snapshot["taken"], "-o", "jsonl").rows == []
     assert stage.run("cluster", "show", "--at", "yesterday").code == 2
+
+
+def test_what_has_changed_between_two_snapshots_is_listed(stage: Stage) -> None:
+    archived(stage, "kitchen")
+    (first,) = shown(stage, "show", "--list")
+    metadata = stage.root / "kitchen" / DIRECTORY
+    end, change = first["end_offset"], ConfigRecord(resource_type=4, resource_name="", name="log.retention.ms", value="77")
+    with (metadata / f"{0:020}.log").open("ab") as file:
+        file.write(a_batch(end, [Record(end, 0, None, change.encode(), ())], epoch=first["end_epoch"]))
+    ran = stage.run("archive", log=stage.root / "kitchen")
+    assert ran.code == 0, ran.err
+    (row,) = stage.run("cluster", "diff", str(first["number"]), "latest", "-o", "jsonl").rows
+    assert (row["section"], row["change"], row["name"], row["after"]) == (
+        "configs",
+        "added",
+        "broker (default) log.retention.ms",
+        {"value": "77"},
+    )
+    assert "log.retention.ms" in stage.run("cluster", "diff", str(first["number"]), "latest").out
 
 
 def test_an_archive_without_a_snapshot_says_so_and_damage_is_named(stage: Stage) -> None:
@@ -141,6 +170,15 @@ def test_without_secrets_none_is_in_the_bucket(stage: Stage) -> None:
     assert found["users"] == []
     assert len(found["acls"]) == 3
     assert "without secrets" in stage.run("cluster", "show", "features").out
+
+
+def test_a_recovery_without_secrets_is_a_partial_success_that_names_them(stage: Stage) -> None:
+    archived(stage, "kitchen", "--set", "cluster.secrets=false")
+    for verb in ("plan", "apply"):
+        ran = stage.run("recover", verb, "cluster", "--into", str(stage.root / "recovered"))
+        assert ran.code == 3, ran.err
+        assert "users, delegation tokens and passwords in settings: the snapshot was taken with cluster.secrets = false" in ran.err
+    assert (stage.root / "recovered" / "meta.properties").exists()
 
 
 def test_without_snapshots_nothing_is_written(stage: Stage) -> None:

@@ -1,10 +1,12 @@
 """Sizes and durations as people write them."""
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headwater.units import duration_text, parse_duration, parse_size, size_text
+from headwater.units import duration_text, exact_time_text, parse_duration, parse_size, parse_time_ms, size_text
 from headwater_core.errors import UsageError
 
 
@@ -51,3 +53,10 @@ def test_a_duration_reads_back_to_within_its_precision(seconds: int) -> None:
 )
 def test_durations_for_people(seconds: float, text: str) -> None:
     assert duration_text(seconds) == text
+
+
+@given(st.integers(0, 4_000_000_000_000))
+@example(1_089_410_982_462)  # as seconds in a float it is a little earlier
+def test_a_time_is_known_to_the_millisecond(time_ms: int) -> None:
+    text = (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=time_ms)).isoformat()
+    assert parse_time_ms(text) == parse_time_ms(exact_time_text(time_ms)) == time_ms
