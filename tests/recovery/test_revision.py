@@ -9,18 +9,22 @@ from msgspec.structs import replace
 
 import recovery
 from headwater_core.errors import ForeignOwner, TransientError, UsageError, VerificationFailed
+from headwater_core.objectstore.digest import digest_of
 from headwater_core.objectstore.store import ObjectInfo
-from headwater_core.partition import topic_id_text
+from headwater_core.partition import PartitionId, topic_id_text
 from headwater_core.segments import checkpoints
 from headwater_core.segments.markers import ABORT, read_marker
+from manifests import keys
+from manifests.head import encode_head
 from manifests.repository import ManifestRepository
 from recovery.plan_document import decode_plan, encode_plan
 from recovery.recovery_plan import RecoveryPlan
 from recovery.revision import REVISIONS_MAX
-from recovery.target import read_mark
+from recovery.target import LOCK, read_mark
 from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.headwater_core.segments.builders import BASE_TIME
 from tests.recovery.interrupted import Failing
+from tests.recovery.plans import CLUSTER
 from tests.recovery.written_archive import Archive, batches_in, commit, data, plain
 
 RUNS = [plain(0), plain(1)], [plain(2)], [plain(3), plain(4)]
@@ -122,6 +126,8 @@ def refused(archive: Archive, plan: RecoveryPlan, into: Path, match: str) -> Non
     with pytest.raises(UsageError, match=match):
         recovery.apply(plan, into, archive.store, unchanged=True)
     assert recovery.status(into) is None
+    assert [path.name for path in into.iterdir()] == [LOCK]
+    assert list(archive.store.list(keys.RECOVERIES)) == []
 
 
 def test_a_plan_in_a_file_is_refused_when_there_is_more_to_recover_by_now(tmp_path: Path) -> None:
@@ -139,6 +145,37 @@ def test_a_plan_in_a_file_is_refused_when_there_is_more_to_recover_by_now(tmp_pa
     assert held
     repository.commit(None, replace(held.head, partition=1, version=1, entries=(), start_offset=0, last_offset=-1))
     refused(archive, plan, tmp_path, "menu:1 has a manifest of version 1, and had none")
+    assert recovery.apply(in_a_file(archive), tmp_path, archive.store, unchanged=True).records
+
+
+def rewritten(archive: Archive, **changes: Any) -> str:
+    """Give the head of orders other fields in place, as in a bucket that was put back and written to again; returns its digest."""
+    key = keys.head(PartitionId(CLUSTER, archive.ids["orders"], 0, "orders"))
+    raw = encode_head(replace(ManifestRepository(archive.store).load_unchecked(key), **changes))
+    archive.store.replace(key, raw, expected_tag=archive.store.get(key)[1])
+    return digest_of(raw)
+
+
+def test_a_plan_in_a_file_is_refused_when_a_head_was_replaced_by_another_one_of_the_same_version(tmp_path: Path) -> None:
+    archive = an_archive()
+    plan = in_a_file(archive)
+    before = plan.topics[0].partitions[0].manifest_digest
+    now = rewritten(archive, commit_id="another")
+    assert now != before
+    refused(archive, plan, tmp_path, f"orders:0 has another manifest of version 1: {now}, not {before}$")
+    assert recovery.apply(in_a_file(archive), tmp_path, archive.store, unchanged=True).records
+
+
+@pytest.mark.parametrize("has_digest", [True, False])
+def test_a_plan_in_a_file_is_refused_when_the_fence_of_a_head_is_another(has_digest: bool, tmp_path: Path) -> None:
+    """Plans of before have no digest of it."""
+    archive = an_archive()
+    plan = in_a_file(archive)
+    if not has_digest:
+        [topic] = plan.topics
+        plan = replace(plan, topics=(replace(topic, partitions=(replace(topic.partitions[0], manifest_digest=""),)),))
+    rewritten(archive, fence=2)
+    refused(archive, plan, tmp_path, "orders:0 had version 1 and fence 1, and has 1 and 2$")
     assert recovery.apply(in_a_file(archive), tmp_path, archive.store, unchanged=True).records
 
 

@@ -89,11 +89,18 @@ def produced(log_dir: Path, partition: PartitionId, end: int, epoch: int) -> Non
     file.write_bytes(checkpoints.encode_offsets(marks))
 
 
-@pytest.mark.parametrize("mode", ["full", "instant"])
-def test_the_recovered_cluster_archives_on_and_the_old_one_is_refused(mode: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [TAKE_OVER, replace(TAKE_OVER, mode="partial", keep_bytes=1), replace(TAKE_OVER, mode="instant")],
+    ids=lambda options: options.mode,
+)
+def test_the_recovered_cluster_archives_on_and_the_old_one_is_refused(options: recovery.Options, tmp_path: Path) -> None:
     store, repository = archive_in_memory(unpack("pantry"))
     before = heads(repository)
-    plan = taken(store, tmp_path / "log", recovery.Options(take_over=True, mode=mode))  # type: ignore[arg-type]
+    plan = taken(store, tmp_path / "log", options)
+    parts = [each for topic in plan.topics for each in topic.partitions if each.left is not None]
+    assert bool(parts) == (options.mode != "full")
+    assert any(each.entries for each in parts) == (options.mode == "partial")
     assert owners(repository) == {plan.cluster_id}
     after = heads(repository)
     assert {key: (head.version, head.fence, head.next_offset) for key, head in after.items()} == {
@@ -112,8 +119,9 @@ def test_the_recovered_cluster_archives_on_and_the_old_one_is_refused(mode: str,
     again = recovery.plan(repository, None)
     assert again.source_cluster_id == plan.cluster_id
     recovery.apply(again, tmp_path / "again", store)
-    if mode == "full":
+    if options.mode == "full":
         assert list(batches(tmp_path / "again")) == list(batches(tmp_path / "log"))
+    assert {*batches(tmp_path / "again")} >= {*batches(unpack("pantry"))}  # and what stayed in the archive is there all the same
 
 
 def test_an_agent_that_still_runs_commits_nothing(tmp_path: Path) -> None:
