@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from headwater_core.errors import CorruptData, NotFound, UsageError, VerificationFailed
+from headwater_core.errors import CorruptData, NotFound, UnsupportedFormat, UsageError, VerificationFailed
 from headwater_core.objectstore.digest import digest_of
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.segments.metadata.cluster_metadata import ClusterMetadata
@@ -77,6 +77,8 @@ def find_snapshot(repository: ManifestRepository, which: str) -> SnapshotFound:
     try:
         opened = open_snapshot(repository.store, found)
         _check_epochs(found, opened.state)
+        if not is_adopted and opened.cluster_id not in (None, listed.cluster_id):
+            note = "; ".join(filter(None, (note, _former_note(repository, found, opened.cluster_id or "", listed.cluster_id))))
     except (CorruptData, NotFound) as error:
         older = [str(each.number) for each in listed.snapshots if each.number != found.number]
         others = f"; `--at {older[-1]}` takes another one, of those that are listed: {', '.join(older[-_SHOWN:])}" if older else ""
@@ -90,6 +92,21 @@ def _check_epochs(listed: ListedSnapshot, state: ClusterMetadata) -> None:
         for number, partition in topic.partitions.items():
             if partition.leader_epoch not in _LEADER_EPOCHS:
                 raise CorruptData(listed.key, 0, f"leader epoch {partition.leader_epoch} of {topic.name[:100]}:{number}")
+
+
+def _former_note(repository: ManifestRepository, listed: ListedSnapshot, cluster_id: str, lister: str) -> str:
+    """What to note of a snapshot of another cluster than the list's; "" where the archive was taken over from that one. Raises CorruptData
+    where it was not; where nobody knows from which ones it was, the list is believed."""
+    wrong = f"it is a snapshot of cluster {cluster_id[:100]}, and the list is cluster {lister}'s"
+    try:
+        owner = repository.owner()
+    except (CorruptData, UnsupportedFormat):
+        owner = None
+    if owner is None or owner.cluster_id != lister:
+        return f"{listed.key}: {wrong}; {keys.OWNER} does not say whether the archive was taken over from that one"
+    if cluster_id not in owner.former:
+        raise CorruptData(listed.key, 0, wrong)
+    return ""
 
 
 def with_cluster(plan: RecoveryPlan, found: SnapshotFound, former: Collection[str] = ()) -> RecoveryPlan:
@@ -107,10 +124,7 @@ def with_cluster(plan: RecoveryPlan, found: SnapshotFound, former: Collection[st
     planned = {topic.topic for topic in plan.topics}
     left_out += [f"{name}: a topic of the cluster that the archive does not hold" for name in sorted(state.topics.keys() - planned)]
     topics = tuple(with_epochs(topic, state.topics.get(topic.topic)) for topic in plan.topics)
-    if listed.has_secrets is None:
-        notes.append("whether the snapshot was taken with users, tokens and passwords is not known: neither a list nor the object says it")
-    elif not listed.has_secrets:
-        left_out.append("users, delegation tokens and passwords in settings: the snapshot was taken with cluster.secrets = false")
+    report_secrets(listed, left_out, notes)
     release = plan.request.options.kafka_release
     unknown = _unknown_records(found, release, left_out, notes)
     nodes = [each.node_id for each in plan.request.options.brokers] or [plan.node_id]
@@ -177,6 +191,14 @@ def given_by(found: SnapshotFound, nodes: Collection[int]) -> ClusterPlan:
         next_producer_id=state.next_producer_id,
         settings=counted_settings(state, nodes),
     )
+
+
+def report_secrets(listed: ListedSnapshot, left_out: list[str], notes: list[str]) -> None:
+    """What was not archived because it is secret is added."""
+    if listed.has_secrets is None:
+        notes.append("whether the snapshot was taken with users, tokens and passwords is not known: neither a list nor the object says it")
+    elif not listed.has_secrets:
+        left_out.append("users, delegation tokens and passwords in settings: the snapshot was taken with cluster.secrets = false")
 
 
 def _unknown_records(found: SnapshotFound, release: str | None, left_out: list[str], notes: list[str]) -> int:

@@ -27,6 +27,8 @@ def with_levels(plan: RecoveryPlan, found: SnapshotFound | str, former: Collecti
     from. Pure."""
     options, notes, problems = plan.request.options, list(plan.notes), list(plan.problems)
     why = found if isinstance(found, str) else _refusal(plan, found, former)
+    if not isinstance(found, str) and found.note:
+        notes.append(found.note)
     archived: Mapping[str, int] = FEATURES if why or isinstance(found, str) else found.state.features
     if why:
         new = f"{METADATA_VERSION} {FEATURES[METADATA_VERSION]}"

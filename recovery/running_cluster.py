@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from headwater_core.segments.metadata.cluster_metadata import ClusterMetadata
 from headwater_core.segments.metadata.metadata_records import RESOURCE_BROKER
 from headwater_core.segments.metadata.record_schemas import SCRAM, TOKEN
-from recovery.cluster_state import SnapshotFound, given_by
+from manifests.cluster_list import ListedSnapshot
+from recovery.cluster_state import SnapshotFound, given_by, report_secrets
 from recovery.discovery import Found
 from recovery.held_settings import ClusterAdmin, LogBounds
 from recovery.plan_notes import notes_of
@@ -248,9 +249,8 @@ def with_running_state(plan: RecoveryPlan, found: SnapshotFound, former: Collect
     planned = {topic.archived_name.topic for topic in plan.topics}
     held = {name for name, topic in state.topics.items() if is_brokers_own(name) or _is_noted(plan, name)}
     left_out += [f"{name}: a topic of the cluster that the archive does not hold" for name in sorted(state.topics.keys() - planned - held)]
-    left_out += _ungivable(state)
-    if listed.has_secrets is False:
-        notes.append("the snapshot was taken with cluster.secrets = false")
+    left_out += _ungivable(listed, state)
+    report_secrets(listed, left_out, notes)
     cluster = given_by(found, ())
     given = [f"{cluster.acls} ACLs", f"{cluster.quotas} quotas"]
     given += [f"settings of {what} ({count})" for what, count in cluster.settings.items()]
@@ -266,7 +266,7 @@ def _is_noted(plan: RecoveryPlan, topic: str) -> bool:
     return any(text.startswith((f"{topic} ", f"{topic}:")) for text in (*plan.notes, *plan.left_out))
 
 
-def _ungivable(state: ClusterMetadata) -> Iterator[str]:
+def _ungivable(listed: ListedSnapshot, state: ClusterMetadata) -> Iterator[str]:
     """What no request can bring to a running cluster."""
     if users := sorted({fields.fields["name"] for fields in state.others.get(SCRAM, {}).values()}):
         shown = ", ".join(users[:_SHOWN]) + (f" and {len(users) - _SHOWN} more" if len(users) > _SHOWN else "")
@@ -279,7 +279,8 @@ def _ungivable(state: ClusterMetadata) -> Iterator[str]:
     own = sorted(name for (kind, name), settings in state.configs.items() if kind == RESOURCE_BROKER and name and settings)
     if own:
         yield f"settings of brokers {', '.join(own)}: the running cluster's brokers are others"
-    if unknown := len(state.unknown) + len(state.kept):
+    missing = max(0, listed.unknown - sum(state.unread.values()))  # its writer had no room for them, or they may be secret
+    if unknown := len(state.unknown) + len(state.kept) + missing:
         yield f"{unknown} records of the cluster's metadata that this version does not know"
 
 

@@ -13,9 +13,10 @@ from headwater_core.errors import HeadwaterError
 from headwater_core.layouts import open_layout
 from headwater_core.objectstore.digest import digest_of
 from manifests import keys
+from manifests.cluster_list import decode_cluster_list
 from manifests.cluster_snapshot import SnapshotFacts, pack_snapshot
 from manifests.topic import Owner, TopicManifest, decode_current, decode_owner, encode_current, encode_owner, encode_topic
-from tests.recovery.damaged_bucket import RECORD, DamagedBucket
+from tests.recovery.damaged_bucket import RECORD, ArchivedSnapshot, DamagedBucket, says
 from tests.recovery.hostile_documents import OTHER_TOPIC, WORDS, entry_words, page_first_words, poisoned, resealed
 from tests.recovery.plans import CLUSTER
 
@@ -67,7 +68,7 @@ def data_extra(bucket: DamagedBucket) -> bool:
     place, entry = bucket.run()
     base = bucket.random.choice((entry.base_offset, entry.next_offset + 1000))
     key = keys.data(bucket.logs[place].identity, base, base + 5, bucket.random.randint(1, 9), _uid(bucket.random))
-    copy = bucket.store.get(entry.key)[0] if is_there(bucket, entry.key) else b""
+    copy = bucket.store.get(entry.key)[0] if bucket.holds(entry.key) else b""
     bucket.put(key, bucket.random.choice((b"", b"rubbish", bucket.random.randbytes(200), copy)))
     return True
 
@@ -146,7 +147,7 @@ def page_swapped(bucket: DamagedBucket) -> bool:
 def page_extra(bucket: DamagedBucket) -> bool:
     """As failed commits leave them."""
     found = bucket.page()
-    if found is None or not is_there(bucket, found[2]):
+    if found is None or not bucket.holds(found[2]):
         return False
     place, ref, key = found
     name = keys.page(bucket.logs[place].identity, ref.base_offset, ref.last_offset, ref.level, ref.fence, _uid(bucket.random))
@@ -194,7 +195,7 @@ def head_changed(bucket: DamagedBucket) -> bool:
     if raw is None:
         return False
     changed = bucket.changed(raw)
-    if changed is None or _says(changed) != _says(raw):
+    if changed is None or says(changed) != says(raw):
         bucket.put(key, changed)
         bucket.empty.add(place)
     return True
@@ -261,7 +262,7 @@ def _topic_put(bucket: DamagedBucket, make: Callable[[str, bytes], bytes | None]
     if raw is None:
         return False
     changed = make(label, raw)
-    if changed is None or _says(changed) != _says(raw):
+    if changed is None or says(changed) != says(raw):
         bucket.put(key, changed)
         bucket.unreadable.add(label)
     return True
@@ -345,7 +346,7 @@ def _current_put(bucket: DamagedBucket, name: str, make: Callable[[bytes], bytes
     if raw is None:
         return False
     changed = make(raw)
-    if changed is None or _says(changed) != _says(raw):
+    if changed is None or says(changed) != says(raw):
         bucket.put(key, changed)
         bucket.nameless.add(name)
         bucket.said.append((f"{name}:",))
@@ -427,7 +428,7 @@ def owner_changed(bucket: DamagedBucket) -> bool:
         return False
     changed = bucket.changed(raw)
     bucket.put(keys.OWNER, changed)
-    if changed is None or _says(changed) != _says(raw):
+    if changed is None or says(changed) != says(raw):
         bucket.said.append((keys.OWNER,))
     return True
 
@@ -466,7 +467,13 @@ def _cluster_put(bucket: DamagedBucket, key: str, changed: bytes | None) -> bool
 
 @way
 def list_changed(bucket: DamagedBucket) -> bool:
-    return _cluster_put(bucket, keys.CLUSTER_LIST, bucket.changed(bucket.lists[-1]))
+    changed = bucket.changed(bucket.lists[-1])
+    if not _cluster_put(bucket, keys.CLUSTER_LIST, changed):
+        return False
+    if changed is None or says(changed) != says(bucket.lists[-1]):
+        bucket.is_list_lost = True
+        bucket.cluster_said.append((keys.CLUSTER_LIST,))
+    return True
 
 
 @way
@@ -474,19 +481,33 @@ def list_older(bucket: DamagedBucket) -> bool:
     if bucket.take(keys.CLUSTER_LIST) is None:
         return False
     bucket.put(keys.CLUSTER_LIST, bucket.lists[0])
-    bucket.cluster_said.append(("snapshots are not listed", "cluster/"))
+    bucket.is_list_older = True
     return True
 
 
 @way
 def list_hostile(bucket: DamagedBucket) -> bool:
-    return _cluster_put(bucket, keys.CLUSTER_LIST, poisoned(bucket.lists[-1], bucket.random, WORDS["list"]))
+    poison = poisoned(bucket.lists[-1], bucket.random, WORDS["list"])
+    if not _cluster_put(bucket, keys.CLUSTER_LIST, poison):
+        return False
+    try:
+        listed, before = decode_cluster_list(poison), decode_cluster_list(bucket.lists[-1])
+    except HeadwaterError:
+        bucket.is_list_lost = True
+    else:
+        if (listed.cluster_id, listed.newest.name) == (before.cluster_id, before.newest.name):
+            return True  # nothing that is read of it is otherwise
+    bucket.cluster_said.append((keys.CLUSTER_LIST,))
+    return True
 
 
 @way
 def list_of_another_cluster(bucket: DamagedBucket) -> bool:
     body = json.loads(bucket.lists[-1])
-    return _cluster_put(bucket, keys.CLUSTER_LIST, resealed(body | {"cluster_id": "another"}))
+    if not _cluster_put(bucket, keys.CLUSTER_LIST, resealed(body | {"cluster_id": "another"})):
+        return False
+    bucket.cluster_said.append((keys.CLUSTER_LIST,))
+    return True
 
 
 def _snapshots(bucket: DamagedBucket) -> list[str]:
@@ -526,7 +547,7 @@ def snapshot_hostile(bucket: DamagedBucket) -> bool:
     if not key or bucket.is_touched(key, keys.CLUSTER_LIST):
         return False
     bucket.touch(key, keys.CLUSTER_LIST)
-    state, random = bucket.state("3000"), bucket.random
+    state, random = bucket.state(3), bucket.random
     topic = state.topics["topic-0"]
     number, partition = next(iter(topic.partitions.items()))
     what = random.choice(("epoch", "twins", "partitions", "cluster", "hole"))
@@ -546,10 +567,16 @@ def snapshot_hostile(bucket: DamagedBucket) -> bool:
         uid=newest["uid"],
         has_secrets=True,
     )
-    packed = pack_snapshot(replace(state, topics={**state.topics, "topic-0": topic}), facts)
+    state = replace(state, topics={**state.topics, "topic-0": topic})
+    packed = pack_snapshot(state, facts)
     newest["size_bytes"], newest["digest"] = len(packed), digest_of(packed)
     bucket.put(key, packed)
     bucket.put(keys.CLUSTER_LIST, resealed(listed))
+    if what == "cluster":
+        bucket.foreign = ArchivedSnapshot(packed, state)
+        bucket.cluster_said.append((key,))
+    else:  # nothing tells it from what the archiver writes
+        bucket.snapshots[key] = ArchivedSnapshot(packed, state)
     bucket.is_cluster_harmed = True
     bucket.is_cluster_hostile = True
     return True
@@ -563,8 +590,10 @@ def record_changed(bucket: DamagedBucket) -> bool:
         return False
     changed = bucket.changed(raw)
     bucket.put(RECORD, changed)
-    if changed is not None and _says(changed) != _says(raw):
-        bucket.said.append((RECORD,))
+    if changed is None or says(changed) != says(raw):
+        bucket.originals = {"-1"}
+        if changed is not None:
+            bucket.said.append((RECORD,))
     return True
 
 
@@ -573,7 +602,12 @@ def record_hostile(bucket: DamagedBucket) -> bool:
     raw = bucket.take(RECORD)
     if raw is None:
         return False
-    bucket.put(RECORD, poisoned(raw, bucket.random, WORDS["record"]))
+    poison = poisoned(raw, bucket.random, WORDS["record"])
+    bucket.put(RECORD, poison)
+    bucket.originals |= {"-1"}
+    match says(poison):
+        case {"held": [{"value": str() | None as value}]}:  # nothing tells it from what a recovery writes
+            bucket.originals |= {value}
     return True
 
 
@@ -598,7 +632,7 @@ def damage(bucket: DamagedBucket, name: str | None = None) -> None:
 
 
 def _swap(bucket: DamagedBucket, one: str, other: str) -> bool:
-    if one == other or bucket.is_touched(one, other) or not (is_there(bucket, one) and is_there(bucket, other)):
+    if one == other or bucket.is_touched(one, other) or not (bucket.holds(one) and bucket.holds(other)):
         return False
     mine, theirs = bucket.take(one), bucket.take(other)
     bucket.put(one, theirs)
@@ -606,19 +640,8 @@ def _swap(bucket: DamagedBucket, one: str, other: str) -> bool:
     return True
 
 
-def is_there(bucket: DamagedBucket, key: str) -> bool:
-    return any(info.key == key for info in bucket.store.list(key))
-
-
 def _uid(random: Random) -> str:
     return f"{random.randrange(1 << 60):032x}"
 
 
-def _says(raw: bytes) -> object:
-    try:
-        return json.loads(raw)
-    except (ValueError, RecursionError):
-        return raw
-
-
-__all__ = ["WAYS", "damage", "is_there"]
+__all__ = ["WAYS", "damage"]

@@ -2,10 +2,12 @@
 sound in it then, and what must be said of the rest. The ways of damage are in `damage_ways`."""
 
 import io
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from random import Random
+from typing import NamedTuple
 
 from archival.cluster_archiver import ClusterArchiver, ClusterArchiverEquipment
 from archival.partition.run_names import names_for
@@ -18,6 +20,8 @@ from headwater_core.layouts.chunks.chunks_layout import ChunksLayout
 from headwater_core.partition import PartitionId, parse_incarnation, topic_id_text
 from headwater_core.segments.metadata.cluster_metadata import ClusterMetadata, PartitionMetadata, TopicMetadata
 from headwater_core.segments.metadata.metadata_log import DIRECTORY, MetadataLog
+from headwater_core.segments.metadata.metadata_records import RESOURCE_BROKER
+from headwater_core.segments.metadata.record_schemas import ACL, QUOTA, SCRAM, TOKEN, KnownRecord, make_record
 from headwater_core.segments.run_scan import scan_run
 from manifests import keys
 from manifests.document import seal
@@ -39,7 +43,10 @@ Place = tuple[str, int]
 """A topic as a recovery is asked for it, NAME or, of an earlier incarnation, NAME@TOPIC_ID; and the partition."""
 
 CHUNK_BYTES = 64  # so that a run is cut into several
+HEAD_EPOCH = 4  # the leader epoch of every head; snapshots have later ones
+HELD_MS = "5000"  # retention of topic-0, which a recovery of before has held back
 RECORD = "cluster/recoveries/0123456789abcdef0123456789abcdef.json"
+_TOKEN = {"owner": "o", "requester": "r", "renewers": (), "issueTimestamp": 5, "maxTimestamp": 5, "expirationTimestamp": 5}
 LAYOUTS: dict[str, Offloader] = {
     "blocks": open_layout("blocks"),
     "streaming": open_layout("streaming"),
@@ -73,6 +80,11 @@ class Incarnation:
     manifests: list[bytes] = field(default_factory=list)
 
 
+class ArchivedSnapshot(NamedTuple):
+    raw: bytes
+    state: ClusterMetadata
+
+
 class DamagedBucket:
     """
     logs       as they were archived, by place
@@ -92,7 +104,11 @@ class DamagedBucket:
     uncertain  of those, where a page is hostile: the runs on it, by key
     dubious    names of which that is so
     said       what the plan must say beside, each by any of several words
-    cluster_said  the same of a plan of the whole cluster
+    cluster_said  the same of a plan that uses a snapshot of the cluster
+    snapshots  those that may come back, by key: as they were archived, or as a list says that they were
+    foreign    a listed one of another cluster
+    is_list_older  the list is that of before the newest of them; is_list_lost: it is no list any more
+    originals  what may be put back of topic-0's retention, "-1": nothing
     is_cluster_harmed  the whole cluster may not come back; is_cluster_hostile: and what does may be otherwise
     """
 
@@ -119,6 +135,10 @@ class DamagedBucket:
         self.dubious: set[str] = set()
         self.said: list[tuple[str, ...]] = []
         self.cluster_said: list[tuple[str, ...]] = []
+        self.snapshots: dict[str, ArchivedSnapshot] = {}
+        self.foreign: ArchivedSnapshot | None = None
+        self.is_list_older = self.is_list_lost = False
+        self.originals: set[str | None] = {HELD_MS}
         self.is_cluster_harmed = self.is_cluster_hostile = False
         self.did: list[str] = []
         self._touched: set[str] = set()
@@ -138,9 +158,9 @@ class DamagedBucket:
         self._write_topic(name, topic_id_text(bytes([number + 1]) * 16))
 
     def _take_snapshots(self) -> None:
-        """Of a cluster that has these topics, and users, ACLs and quotas; the first one of a time when the topics had other settings."""
-        newer = self.state("2000")
-        states = [replace(self.state("1000"), end_offset=newer.end_offset - 10), newer]
+        """Of a cluster that has these topics, and users, ACLs and quotas; the first one of a time when all of it was otherwise."""
+        newer = self.state(2)
+        states = [replace(self.state(1), end_offset=newer.end_offset - 10), newer]
         equipment = ClusterArchiverEquipment(
             metadata=lambda: states[0],
             store=self.store,
@@ -151,21 +171,44 @@ class DamagedBucket:
             new_uid=lambda: f"{self.random.randrange(1 << 60):032x}",
         )
         while states:
-            ClusterArchiver(equipment).step(requested=True)
-            states.pop(0)
+            taken = ClusterArchiver(equipment).step(requested=True)
+            assert taken is not None
+            self.snapshots[taken.key] = ArchivedSnapshot(self.store.get(taken.key)[0], states.pop(0))
             self.lists.append(self.store.get(keys.CLUSTER_LIST)[0])
 
-    def state(self, segment_ms: str) -> ClusterMetadata:
+    def state(self, number: int) -> ClusterMetadata:
+        """At snapshot `number`: no two have the same settings, levels, epochs, users, ACLs or quotas, so a mixture shows."""
+        kitchen = _kitchen()
         topics = {
             name: TopicMetadata(
                 name=name,
                 topic_id=life.topic_id,
-                partitions={each: PartitionMetadata(leader=1, leader_epoch=4, replicas=(1,), isr=(1,)) for each in range(life.partitions)},
-                configs={"cleanup.policy": "delete", "segment.ms": segment_ms},
+                partitions={
+                    each: PartitionMetadata(leader=1, leader_epoch=HEAD_EPOCH + number, replicas=(1,), isr=(1,))
+                    for each in range(life.partitions)
+                },
+                configs=_settings(name, f"{number}000"),
             )
             for name, life in self.names.items()
         }
-        return replace(_kitchen(), topics=topics)
+        settings = {
+            (RESOURCE_BROKER, ""): {"background.threads": f"1{number}"},
+            (RESOURCE_BROKER, "1"): {"background.threads": f"2{number}"},
+            (RESOURCE_BROKER, "2"): {"background.threads": f"3{number}"},
+            (32, "cooks"): {"consumer.session.timeout.ms": f"4500{number}"},
+        }
+        return replace(
+            kitchen,
+            topics=topics,
+            configs={**kitchen.configs, **settings},
+            features={**kitchen.features, "metadata.version": 26 + number},
+            next_producer_id=kitchen.next_producer_id + 1000 * number,
+            others={
+                **kitchen.others,
+                **{kind: _without_one(kitchen.others[kind], number) for kind in (SCRAM, ACL, QUOTA)},
+                TOKEN: {f"token-{number}": make_record(TOKEN, 0, {**_TOKEN, "tokenId": f"token-{number}"})},
+            },
+        )
 
     @property
     def names(self) -> dict[str, Incarnation]:
@@ -178,7 +221,7 @@ class DamagedBucket:
     def _record_recovery(self) -> None:
         """Somebody recovered the cluster before, and has not put back all that was held back."""
         life = self.lives["topic-0"]
-        held = HeldSetting(topic=life.topic, topic_id=life.topic_id, name="retention.ms", value="5000", recovered="-1")
+        held = HeldSetting(topic=life.topic, topic_id=life.topic_id, name="retention.ms", value=HELD_MS, recovered="-1")
         record = TargetRecord(
             recovery_id=RECORD.rpartition("/")[2][:32],
             cluster_id=CLUSTER,
@@ -197,7 +240,7 @@ class DamagedBucket:
         life = self.lives[label] = Incarnation(topic, topic_id, count)
         versions = sorted({self.random.randint(1, count), count})
         for partitions in versions:
-            configs = {"cleanup.policy": "delete", "segment.ms": str(partitions)}
+            configs = _settings(topic, str(partitions))
             manifest = TopicManifest(cluster_id=CLUSTER, topic=topic, topic_id=topic_id, partitions=partitions, configs=configs)
             self.repository.ensure_topic(manifest)
             life.manifests.append(self.store.get(keys.topic_manifest(topic, topic_id))[0])
@@ -230,7 +273,7 @@ class DamagedBucket:
                 commit_id="c",
                 fence=1,
                 writer="w",
-                leader_epoch=4,
+                leader_epoch=HEAD_EPOCH,
                 start_offset=0,
                 last_offset=entry.last_offset,
                 entries=before.followed_by(entry),
@@ -258,10 +301,13 @@ class DamagedBucket:
 
     def take(self, key: str) -> bytes | None:
         """The document or object, unless something was done to it, or it is gone."""
-        if key in self._touched or not any(info.key == key for info in self.store.list(key)):
+        if key in self._touched or not self.holds(key):
             return None
         self._touched.add(key)
         return self.store.get(key)[0]
+
+    def holds(self, key: str) -> bool:
+        return any(info.key == key for info in self.store.list(key))
 
     def is_touched(self, *names: str) -> bool:
         return bool(self._touched & {*names})
@@ -351,14 +397,35 @@ class DamagedBucket:
         """Every incarnation of it."""
         return [label for label, life in self.lives.items() if life.topic == name]
 
-    def comes_back_as(self, label: str, *, cluster: bool, counted: bool) -> str | None:
+    def comes_back_as(self, label: str, *, cluster: bool, counted: bool, by_id: bool = False) -> str | None:
         """Which incarnation a recovery that is asked for `label` brings back; None: none, and says so."""
-        if label in self.names and not cluster:
+        if label in self.names and not (cluster or by_id):
             if label in self.outdated:
                 [label] = [each for each in self.earlier if self.lives[each].topic == label]
             elif label in self.nameless and (len(self.lives_of(label)) > 1 or label in self.copied):
                 return None
         return None if label in self.unreadable and not (cluster or counted) else label
+
+    def snapshot_key(self) -> str:
+        """Of the snapshot that a plan uses when it can be made."""
+        first, newest = sorted(self.snapshots)
+        return first if self.is_list_older or (self.is_list_lost and not self.holds(newest)) else newest
+
+    def snapshot(self) -> ArchivedSnapshot:
+        """As it then comes back: a foreign one where nobody can tell that the archive was not taken over from that cluster."""
+        if self.foreign is not None and self.is_touched(keys.OWNER):
+            return self.foreign
+        return self.snapshots[self.snapshot_key()]
+
+    def cluster_must_be_said(self) -> Iterator[tuple[str, ...]]:
+        """By a plan that uses a snapshot, each by any of several words. When the list is an older one and the newer snapshot is gone,
+        nothing is left that says so."""
+        yield from self.cluster_said
+        newest = max(self.snapshots)
+        if self.holds(newest) and self.is_list_older:
+            yield ("snapshots are not listed",)
+        elif not self.is_list_older and not (self.holds(newest) and self.store.get(newest)[0] == self.snapshots[newest].raw):
+            yield newest, keys.CLUSTER_LIST
 
     def is_damaged(self) -> bool:
         """Is anything of what is listed harmed, or not there? Not of what is doubtful, which may be harmless."""
@@ -394,6 +461,24 @@ class DamagedBucket:
 def where_of(place: Place) -> str:
     """As people read it."""
     return f"{parse_incarnation(place[0])[0]}:{place[1]}"
+
+
+def says(raw: bytes) -> object:
+    """What a document says, as plain values; the bytes where it says nothing."""
+    try:
+        return json.loads(raw)
+    except (ValueError, RecursionError):
+        return raw
+
+
+def _settings(topic: str, segment_ms: str) -> dict[str, str]:
+    """A recovery of before has held back the retention of topic-0, and nobody has put it back."""
+    held = {"retention.ms": "-1"} if topic == "topic-0" else {"retention.ms": "7000"}
+    return {"cleanup.policy": "delete", "segment.ms": segment_ms, **held}
+
+
+def _without_one(records: Mapping[Hashable, KnownRecord], number: int) -> Mapping[Hashable, KnownRecord]:
+    return {about: record for at, (about, record) in enumerate(records.items(), 1) if at != number}
 
 
 @cache

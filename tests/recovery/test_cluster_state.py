@@ -1,5 +1,6 @@
 """The whole cluster as a part of a recovery: what of a snapshot comes back, and that the plan holds nothing secret."""
 
+import gzip
 import io
 from dataclasses import replace
 from pathlib import Path
@@ -9,16 +10,19 @@ import pytest
 
 import recovery
 from archival.cluster_archiver import ClusterArchiver, ClusterArchiverEquipment
+from archival.config import ClusterConfig
 from headwater_core.clock import SystemClock
 from headwater_core.errors import CorruptData, NotFound, UsageError, VerificationFailed
+from headwater_core.objectstore.digest import digest_of
 from headwater_core.segments.metadata.cluster_metadata import ClusterMetadata, TopicMetadata
 from headwater_core.segments.metadata.metadata_log import DIRECTORY, MetadataLog
 from headwater_core.segments.metadata.metadata_snapshot import read_snapshot
-from headwater_core.segments.metadata.record_schemas import ACL, QUOTA, REGISTER_BROKER, SCRAM
+from headwater_core.segments.metadata.record_schemas import ACL, QUOTA, REGISTER_BROKER, SCRAM, TOKEN, make_record
 from manifests import keys
 from manifests.cluster_list import ClusterList, ListedSnapshot, encode_cluster_list
 from manifests.cluster_snapshot import facts_of, pack_snapshot
 from manifests.repository import ManifestRepository
+from manifests.topic import Owner, encode_owner
 from recovery.cluster_state import copied_state
 from recovery.initial_metadata import starting_on
 from recovery.plan_document import decode_plan, encode_plan
@@ -26,16 +30,17 @@ from recovery.recovery_plan import ClusterPlan, RecoveryPlan
 from recovery.target import copy_name
 from tests.fixtures import unpack
 from tests.headwater_core.objectstore.memory import MemoryStore
-from tests.recovery.archived import archive
+from tests.headwater_core.segments.metadata.test_metadata_snapshot import TOKEN_FIELDS
+from tests.recovery.archived import archive, batches
 
 CLUSTER = recovery.Options(cluster="latest")
 FOR_NEWER = recovery.Options(cluster="latest", kafka_release="4.4")
 
 
 class Kitchen:
-    """An archive of the kitchen, with a snapshot of `state`."""
+    """An archive of the kitchen, with a snapshot of `state`. secrets: as cluster.secrets says"""
 
-    def __init__(self, **changes: object) -> None:
+    def __init__(self, *, secrets: bool = True, **changes: object) -> None:
         self.store = MemoryStore(SystemClock())
         archive(unpack("kitchen"), self.store)
         self.repository = ManifestRepository(self.store)
@@ -51,6 +56,7 @@ class Kitchen:
                 writer="cook",
                 clock=SystemClock(),
                 new_uid=lambda: f"{self.state.end_offset:032x}",
+                settings=lambda: ClusterConfig(secrets=secrets),
             )
         )
         self.archiver.step()
@@ -114,6 +120,68 @@ def test_nothing_secret_is_in_a_plan_or_a_report(tmp_path: Path) -> None:
             secret = record.fields[name]
             assert secret not in text
             assert msgspec.json.encode(secret)[1:-1] not in text
+
+
+PASSWORDS = {
+    (4, ""): {"listener.name.a.ssl.keystore.password": "hush-one", "house.plugin.rule": "hush-two"},
+    (16, "kitchen-telemetry"): {"sasl.jaas.config": "hush-three"},
+}
+WITHHELD = "users, delegation tokens and passwords in settings: the snapshot was taken with cluster.secrets = false"
+NOT_KNOWN = "whether the snapshot was taken with users, tokens and passwords is not known: neither a list nor the object says it"
+
+
+def with_passwords(state: ClusterMetadata) -> dict[str, object]:
+    """A delegation token, and settings that are or may be passwords, beside what `state` has of both."""
+    token = make_record(TOKEN, 0, TOKEN_FIELDS)
+    configs = {place: {**settings, **PASSWORDS.get(place, {})} for place, settings in state.configs.items()}
+    assert configs.keys() >= PASSWORDS.keys()
+    return {"others": {**state.others, TOKEN: {"token-one": token}}, "configs": configs}
+
+
+@pytest.mark.parametrize("secrets", [True, False])
+def test_without_secrets_they_are_left_out_by_name_and_all_else_comes_back(secrets: bool, tmp_path: Path) -> None:
+    state = MetadataLog(unpack("kitchen") / DIRECTORY).read()
+    kitchen, into = Kitchen(secrets=secrets, **with_passwords(state)), tmp_path / "kafka"
+    plan = kitchen.plan()
+    assert plan.left_out == (() if secrets else (WITHHELD,))
+    assert plan.cluster is not None
+    assert plan.cluster.users == (len(state.others[SCRAM]) if secrets else 0)
+    assert any("delegation tokens hold on brokers" in note for note in plan.notes) is secrets
+    assert recovery.apply(decode_plan(encode_plan(plan)), into, kitchen.store).left_out == plan.left_out
+    back = injected(into)
+    assert {SCRAM, TOKEN} & back.others.keys() == ({SCRAM, TOKEN} if secrets else set())
+    assert back.configs == (kitchen.state if secrets else state).configs
+    assert {key: back.others[key] for key in (ACL, QUOTA)} == {key: state.others[key] for key in (ACL, QUOTA)}
+    assert back.features == state.features
+    for topic in plan.topics:
+        assert back.topics[topic.topic].configs == topic.configs
+        put_back = {name: value for name, value in {**topic.configs, **topic.held}.items() if value is not None}
+        assert put_back == state.topics[topic.topic].configs
+    assert list(batches(into)) == list(batches(unpack("kitchen")))  # what groups had committed is among it
+    copy = (into / copy_name(plan.cluster)).read_bytes()
+    for secret in (b"token-one", b"hush-one", b"hush-two", b"hush-three", *(each.fields["salt"] for each in state.others[SCRAM].values())):
+        assert (secret in gzip.decompress(copy)) is secrets
+
+
+@pytest.mark.parametrize("is_listed", [True, False])
+@pytest.mark.parametrize("says_so", [True, False])
+def test_where_neither_list_nor_object_says_whether_it_has_secrets_that_is_noted(is_listed: bool, says_so: bool) -> None:
+    kitchen = Kitchen(secrets=False)
+    listed, tag = kitchen.repository.load_snapshots(), kitchen.store.get(keys.CLUSTER_LIST)[1]
+    assert listed is not None
+    if not says_so:  # as those of before
+        packed = gzip.compress(gzip.decompress(kitchen.store.get(listed.newest.key)[0]))
+        newest = msgspec.structs.replace(listed.newest, size_bytes=len(packed), digest=digest_of(packed))
+        kitchen.store.delete(newest.key)
+        kitchen.store.put(newest.key, io.BytesIO(packed), size_bytes=len(packed))
+        changed = msgspec.structs.replace(listed, snapshots=(newest,))
+        kitchen.store.replace(keys.CLUSTER_LIST, encode_cluster_list(changed), expected_tag=tag)
+    if not is_listed:
+        kitchen.store.delete(keys.CLUSTER_LIST)
+    plan = kitchen.plan()
+    assert plan.left_out == ((WITHHELD,) if is_listed or says_so else ())
+    assert (NOT_KNOWN in plan.notes) is not (is_listed or says_so)
+    assert plan.problems == ()
 
 
 def test_files_with_credentials_are_readable_by_their_owner_alone(tmp_path: Path) -> None:
@@ -202,6 +270,17 @@ def test_unknown_records_come_back_byte_for_byte_and_in_order_after_all_else(tmp
     recovery.apply(plan, tmp_path / "kafka", kitchen.store)
     assert injected(tmp_path / "kafka").unknown == LATER
     assert (tmp_path / "kafka" / "bootstrap.checkpoint").read_bytes().index(LATER[0]) > 0
+
+
+@pytest.mark.parametrize("options", [CLUSTER, FOR_NEWER])
+def test_unknown_records_that_may_be_secret_are_left_out_and_counted(options: recovery.Options, tmp_path: Path) -> None:
+    kitchen = Kitchen(secrets=False, unread={99: 2, 98: 1, 11: 1}, unknown=LATER, kept=(b"\x01\x0b\x09later",))
+    plan = kitchen.plan(options)
+    assert plan.left_out == (WITHHELD, "4 records that its writer did not know, as nobody can tell whether they are secret")
+    assert plan.cluster is not None
+    assert (plan.cluster.unknown, plan.problems) == (0, ())
+    recovery.apply(plan, tmp_path / "kafka", kitchen.store)
+    assert (injected(tmp_path / "kafka").unknown, injected(tmp_path / "kafka").kept) == ((), ())
 
 
 @pytest.mark.parametrize("release", [None, "4.3"])
@@ -423,6 +502,30 @@ def test_a_snapshot_of_another_cluster_is_a_problem_though_no_list_says_so() -> 
     kitchen.store.delete(keys.CLUSTER_LIST)
     (problem,) = kitchen.plan().problems
     assert "the snapshots are of cluster pantry" in problem
+
+
+@pytest.mark.parametrize(("former", "is_refused"), [((), True), (("pantry",), False), (None, False)])
+def test_a_listed_snapshot_of_a_cluster_that_the_archive_was_never_taken_over_from_is_refused(
+    former: tuple[str, ...] | None, is_refused: bool
+) -> None:
+    kitchen = DamagedKitchen()
+    facts, listed = facts_of(kitchen.object_of(kitchen.second), "it"), kitchen.listed
+    assert facts is not None
+    packed = pack_snapshot(kitchen.state, msgspec.structs.replace(facts, cluster_id="pantry"))
+    newest = msgspec.structs.replace(kitchen.second, size_bytes=len(packed), digest=digest_of(packed))
+    changed = msgspec.structs.replace(listed, snapshots=(*listed.snapshots[:-1], newest))
+    kitchen.put(packed)
+    kitchen.store.replace(keys.CLUSTER_LIST, encode_cluster_list(changed), expected_tag=kitchen.store.get(keys.CLUSTER_LIST)[1])
+    kitchen.store.delete(keys.OWNER)
+    if former is not None:
+        kitchen.store.create(keys.OWNER, encode_owner(Owner(cluster_id=listed.cluster_id, former=former)))
+    if is_refused:
+        kitchen.refused("it is a snapshot of cluster pantry")
+    else:
+        plan = kitchen.plan()
+        assert plan.cluster is not None
+        assert (plan.cluster.number, plan.problems) == (2, ())
+        assert any("it is a snapshot of cluster pantry" in note for note in plan.notes) == (former is None)
 
 
 @pytest.mark.parametrize("with_list", [True, False])

@@ -1,8 +1,8 @@
 """Buckets that are damaged in one way, or in several at once: each damage is named, nothing wrong is written, all that is sound comes back.
 
-All topics are recovered, half the time as a whole cluster with its snapshot; each that does not come back that way by itself, and every
-earlier incarnation by its id. A refusal names what is damaged, and what it says to do is done. Every fifth bucket is drilled, too: what a
-drill lets pass is sound.
+Records are compared batch by batch, and what else is written as `recovered_metadata` says. All topics are recovered, half the time as a
+whole cluster with its snapshot; each that does not come back that way by itself, and every earlier incarnation by its id. A refusal names
+what is damaged, and what it says to do is done. Every fifth bucket is drilled, too: what a drill lets pass is sound.
 
 `DAMAGE_SEEDS=10000` draws more of them (`make soak`).
 """
@@ -19,6 +19,7 @@ import recovery
 from headwater.drill.drill_report import DrillOutcome, DrillRequest, decode_report, encode_report
 from headwater.drill.drill_run import carry_out, prepare
 from headwater.drill.equipment import DrillEquipment
+from headwater.drill.metadata_check import NAMES
 from headwater.drill.scratch import open_scratch
 from headwater_core.clock import SystemClock
 from headwater_core.errors import HeadwaterError
@@ -27,9 +28,10 @@ from headwater_core.partition import parse_incarnation
 from manifests import page_limits
 from manifests.repository import ManifestRepository
 from tests.manifests import trees
-from tests.recovery.damage_ways import WAYS, damage, is_there
+from tests.recovery.damage_ways import WAYS, damage
 from tests.recovery.damaged_bucket import DamagedBucket, where_of
 from tests.recovery.hostile_documents import resealed
+from tests.recovery.recovered_metadata import NEW_LEVELS, RecoveredMetadata
 from tests.recovery.written_archive import batches_in
 
 BLOCKS = 30
@@ -42,17 +44,19 @@ EACH_WAY = 3 if SEEDS < 1000 else 20  # buckets
 class Recovered:
     """What a recovery of `asked`, None for all topics, made of the bucket in `into`; or why it refused to.
 
+    by_id  it is asked for by its id, though its name may mean it
     said   by the plan and in the end
     names  the topics that came back
     """
 
-    def __init__(self, bucket: DamagedBucket, asked: str | None, into: Path, **options: object) -> None:
-        self.bucket, self.asked, self.into, self.refusal = bucket, asked, into, ""
+    def __init__(self, bucket: DamagedBucket, asked: str | None, into: Path, *, by_id: bool = False, **options: object) -> None:
+        self.bucket, self.asked, self.into, self.by_id, self.refusal = bucket, asked, into, by_id, ""
         self.names: frozenset[str] = frozenset()
         self.options = recovery.Options(**options)  # type: ignore[arg-type]
         before = {info.key: bucket.store.get(info.key)[0] for info in bucket.store.list("")}
         try:
-            plan = recovery.plan(ManifestRepository(bucket.store), None if asked is None else [asked], self.options)
+            named = None if asked is None else [f"{asked}@{bucket.lives[asked].topic_id}" if by_id else asked]
+            plan = recovery.plan(ManifestRepository(bucket.store), named, self.options)
             self.said = "\n".join((*plan.left_out, *map(str, plan.holes), *plan.notes, *plan.endings, *plan.problems))
             done = recovery.apply(plan, into, bucket.store, skip_damaged=True, recorded=False)
         except HeadwaterError as error:
@@ -67,10 +71,23 @@ class Recovered:
     def is_cluster(self) -> bool:
         return self.options.cluster is not None
 
-    def check_logs(self) -> None:
-        """Of all that came back, whole or not: each is what one incarnation of its name has, and all of it that is sound."""
-        if self.refusal:
-            return
+    def check(self) -> None:
+        """Of all that came back, whole or not: it is what the archive has."""
+        if not self.refusal:
+            self._check_logs()
+            self._check_metadata()
+
+    def _check_metadata(self) -> None:
+        metadata = RecoveredMetadata(self.bucket, self.into, self.said)
+        assert metadata.topics.keys() == self.names
+        metadata.check_cluster()
+        metadata.check_directory()
+        for name in sorted(self.names):
+            expected = self._expected(name)
+            metadata.check_topic(name, None if self._is_dubious(name, expected) else expected)
+
+    def _check_logs(self) -> None:
+        """Each is what one incarnation of its name has, and all of it that is sound."""
         found: dict[str, dict[int, list[bytes]]] = {}
         for path in self.into.iterdir():
             name, _, number = path.name.rpartition("-")
@@ -82,12 +99,11 @@ class Recovered:
 
     def _check_topic(self, name: str, logs: dict[int, list[bytes]]) -> None:
         bucket = self.bucket
-        lives = [self.asked] if self.asked and "@" in self.asked else bucket.lives_of(name)
-        expected = bucket.comes_back_as(self.asked or name, cluster=self.is_cluster, counted=bool(self.options.partition_counts))
-        is_dubious = name in bucket.dubious or expected in bucket.dubious or (self.is_cluster and bucket.is_cluster_hostile)
+        lives = [self.asked] if self.asked and (self.by_id or "@" in self.asked) else bucket.lives_of(name)
+        expected = self._expected(name)
         possible = [label for label in lives if all(self._is_of(label, number, batches) for number, batches in logs.items())]
         assert possible or not logs, f"{name}: of no incarnation, or of several: {logs.keys()}"
-        if is_dubious:
+        if self._is_dubious(name, expected):
             assert f"{name}:" in self.said or any(self._is_whole(label, logs) for label in possible), name
             return
         assert expected is not None, f"{name} came back, and nobody says which incarnation it is"
@@ -95,6 +111,14 @@ class Recovered:
         assert self._is_whole(expected, logs), f"{name}: {self.said}"
         for words in bucket.must_be_said(expected):
             assert words in self.said, f"{words} is not in {self.said}"
+
+    def _expected(self, name: str) -> str | None:
+        return self.bucket.comes_back_as(
+            self.asked or name, cluster=self.is_cluster, counted=bool(self.options.partition_counts), by_id=self.by_id
+        )
+
+    def _is_dubious(self, name: str, expected: str | None) -> bool:
+        return bool({name, expected} & self.bucket.dubious) or (self.is_cluster and self.bucket.is_cluster_hostile)
 
     def _is_of(self, label: str, number: int, batches: list[bytes]) -> bool:
         place = label, number
@@ -117,12 +141,13 @@ def check(bucket: DamagedBucket, seed: int, root: Path) -> None:
     (root := root / str(seed) / "deeper" / "still").mkdir(parents=True)
     if seed % DRILL_EVERY == 0:
         check_drill(bucket, root / "drill", cluster=seed % 2 == 0)
-    done = Recovered(bucket, None, root / "all", **{"cluster": "latest"} if seed % 2 == 0 else {})
-    done.check_logs()
+    done = Recovered(bucket, None, root / "all", cluster="latest" if seed % 2 == 0 else None)
+    done.check()
     if done.refusal:
         check_explained(bucket, done.refusal, cluster=done.is_cluster)
     else:
-        for texts in (*bucket.said, *(bucket.cluster_said if done.is_cluster else ())):
+        of_snapshots = () if NEW_LEVELS in done.said else bucket.cluster_must_be_said()
+        for texts in (*bucket.said, *of_snapshots):
             assert any(each in done.said for each in texts), f"{texts} are not in {done.said}"
         for name in bucket.names.keys() - done.names:
             assert f"{name}:" in done.said, f"{name} is left out, and that is not said"
@@ -154,9 +179,7 @@ def check_remainder(bucket: DamagedBucket) -> None:
             continue
         for place in set(bucket.places(label)) - bucket.doubtful - bucket.empty:
             runs = bucket.logs[place].runs[: bucket.listed.get(place, len(bucket.logs[place].runs))]
-            gone = [
-                entry for entry, _ in runs if not all(is_there(bucket, key) for key, _ in open_layout(entry.layout).data_objects(entry))
-            ]
+            gone = [entry for entry, _ in runs if not all(bucket.holds(key) for key, _ in open_layout(entry.layout).data_objects(entry))]
             for entry in gone if not bucket.unlisted & {entry.key for entry, _ in runs} else ():
                 assert f"{where_of(place)} offsets {entry.base_offset}-" in said, f"{entry.key} is gone: {said}"
 
@@ -165,18 +188,16 @@ def check_alone(bucket: DamagedBucket, label: str, into: Path) -> None:
     """One topic comes back by itself, as a refusal says that it does."""
     topic = parse_incarnation(label)[0]
     alone = Recovered(bucket, label, into / "1")
+    by_id = f"{topic}@TOPIC_ID" in alone.refusal and label in bucket.nameless
+    if by_id:
+        alone = Recovered(bucket, label, into / "2", by_id=True)
     if "--partitions" in alone.refusal:
         counts = {topic: bucket.lives[bucket.comes_back_as(label, cluster=False, counted=True) or label].partitions}
-        alone = Recovered(bucket, label, into / "2", partition_counts=counts, drop_partitions=True)
-    elif "@" in alone.refusal and label in bucket.nameless:
-        label = f"{topic}@{bucket.lives[label].topic_id}"
-        bucket.lives[label] = bucket.lives[topic]
-        bucket.logs |= {(label, number): log for (name, number), log in bucket.logs.items() if name == topic}
-        return
-    alone.check_logs()
+        alone = Recovered(bucket, label, into / "3", by_id=by_id, partition_counts=counts, drop_partitions=True)
+    alone.check()
     if alone.refusal:
         assert topic in alone.refusal, alone.refusal
-        meant = bucket.comes_back_as(label, cluster=False, counted=False)
+        meant = bucket.comes_back_as(label, cluster=False, counted=False, by_id=by_id)
         is_dubious = bool({label, meant} & bucket.dubious)
         assert is_dubious or meant is None or not is_any_sound(bucket, meant), f"{label}: {alone.refusal}"
         if not is_dubious and is_any_sound(bucket, label):  # by the name another incarnation is meant
@@ -229,7 +250,9 @@ def check_drill(bucket: DamagedBucket, directory: Path, *, cluster: bool) -> Non
                 assert f"{where_of(place)} offsets {entry.base_offset}-" in said, entry.key
     if bucket.is_damaged() and len(labels) == len(bucket.names):
         assert report.outcome is not DrillOutcome.PASSED or cluster or bucket.earlier, bucket.did
-    assert not cluster or report.metadata["users"] > 0
+    if cluster:
+        others = bucket.snapshot().state.others
+        assert report.metadata == {"topics": report.metadata["topics"]} | {what: len(others[kind]) for kind, what in NAMES.items()}
     sound = sum(entry.records for runs in wanted.values() for entry, _ in runs if entry.key not in bucket.harmed)
     assert report.compared.records >= sound
 

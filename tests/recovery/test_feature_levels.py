@@ -6,6 +6,7 @@ import pytest
 
 import recovery
 from headwater_core.segments.metadata.metadata_snapshot import read_snapshot
+from manifests import keys
 from recovery.initial_metadata import FEATURES, features_of, starting_on
 from recovery.plan_document import decode_plan, encode_plan
 from recovery.recovery_plan import RecoveryPlan
@@ -39,6 +40,17 @@ def test_without_a_sound_snapshot_of_that_cluster_they_are_those_of_a_new_one_an
     ):
         assert (features_of(plan), plan.problems) == (FEATURES, ())
         assert any(why in note and "those of a new cluster, metadata.version 30" in note for note in plan.notes)
+
+
+def test_an_older_list_that_was_put_back_or_one_that_is_lost_is_noted() -> None:
+    kitchen = DamagedKitchen()
+    assert not any("snapshots" in note for note in planned(kitchen).notes)
+    kitchen.store.replace(keys.CLUSTER_LIST, kitchen.list_of_before, expected_tag=kitchen.store.get(keys.CLUSTER_LIST)[1])
+    assert "1 snapshots are not listed, the last are 2" in planned(kitchen).notes
+    kitchen.store.delete(keys.CLUSTER_LIST)
+    plan = planned(kitchen)
+    assert features_of(plan) == kitchen.state.features
+    assert any("latest.json is not used, it is lost" in note for note in plan.notes)
 
 
 @pytest.mark.parametrize("cluster", [None, "latest"])

@@ -34,7 +34,7 @@ from recovery.target import read_mark, write_mark
 from recovery.topic_creation import with_created_topics
 from tests.headwater_core.manual_clock import ManualClock
 from tests.recovery.running import Running, Silent
-from tests.recovery.test_cluster_state import Kitchen, replicated
+from tests.recovery.test_cluster_state import WITHHELD, Kitchen, replicated, with_passwords
 from tests.recovery.written_archive import Archive, commit, plain, shares, snapshot
 
 USER: QuotaEntity = (("user", "chef"),)
@@ -214,10 +214,10 @@ def test_a_cluster_that_does_not_answer_may_do_so_later(tmp_path: Path) -> None:
 
 
 class KitchenStage:
-    def __init__(self, root: Path, cluster: Running) -> None:
-        self.kitchen, self.cluster, self.into = Kitchen(), cluster, root / "staging"
+    def __init__(self, root: Path, cluster: Running, kitchen: Kitchen | None = None) -> None:
+        self.kitchen, self.cluster, self.into = kitchen or Kitchen(), cluster, root / "staging"
         options = recovery.Options(cluster="latest", running=True)
-        plan = recovery.plan(self.kitchen.repository, None, options, running=cluster)
+        self.plan = plan = recovery.plan(self.kitchen.repository, None, options, running=cluster)
         recovery.apply(plan, self.into, self.kitchen.store, create=lambda made: with_created_topics(made, cluster))
         ends = {
             (topic.topic, each.partition): LogBounds(each.start_offset, each.log_end) for topic in plan.topics for each in topic.partitions
@@ -251,6 +251,19 @@ def test_a_whole_cluster_gives_its_acls_quotas_and_settings_and_the_running_ones
     assert states["group cooks consumer.session.timeout.ms"] == "given"
     assert cluster.dynamic[4, ""]["log.cleaner.threads"] == "7"
     assert not any(each.value for each in found["setting"])  # one may be a password
+
+
+def test_what_was_archived_without_secrets_is_left_out_by_name_and_the_rest_is_given(tmp_path: Path) -> None:
+    state, cluster = Kitchen().state, Running()
+    kitchen = Kitchen(secrets=False, unread={99: 1}, unknown=(b"\x01\x63\x00one",), **with_passwords(state))
+    stage = KitchenStage(tmp_path, cluster, kitchen)
+    assert stage.plan.left_out == (
+        "settings of brokers 1: the running cluster's brokers are others",
+        "1 records of the cluster's metadata that this version does not know",
+        WITHHELD,
+    )
+    stage.hand_over()
+    assert (cluster.held_acls, cluster.held_quotas, cluster.dynamic) == (set(acls_of(state)), quotas_of(state), settings_of(state))
 
 
 def test_without_an_authorizer_the_rest_is_given_all_the_same(tmp_path: Path) -> None:
