@@ -8,6 +8,7 @@ with the default mask a walk over some ten thousand directories raises more even
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -72,7 +73,10 @@ class Watch:
             self._closed = True
             observers = list(self._observers)
         for each in observers:
-            each.stop()
+            with suppress(
+                Exception
+            ):  # watchdog 7.1 loses track of names that are exchanged quickly (KeyError); nothing of it is wanted now
+                each.stop()
         for each in observers:
             each.join(_START_S)
 
