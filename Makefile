@@ -45,7 +45,7 @@ deep: .venv/.tests
 	@DEEP_TREES=1 $(BIN)/pytest -m "not peer and not slow and not long and not hypothesis" $(DEEP_TESTS)
 
 peers: .venv/.tests
-	@$(BIN)/pytest -m "peer and not long" tests/peers
+	@$(BIN)/pytest -n 3 -m "peer and not long" tests/peers # a test may have three JVMs of its own
 
 simulate: .venv/.tests
 	@$(BIN)/python -m tests.simulation --seeds $(SEEDS)
