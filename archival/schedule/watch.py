@@ -73,9 +73,8 @@ class Watch:
             self._closed = True
             observers = list(self._observers)
         for each in observers:
-            with suppress(
-                Exception
-            ):  # watchdog 7.1 loses track of names that are exchanged quickly (KeyError); nothing of it is wanted now
+            # watchdog 7.1 loses track of names that are exchanged quickly. Nothing of what it watched is wanted any more.
+            with suppress(KeyError, OSError):
                 each.stop()
         for each in observers:
             each.join(_START_S)

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from watchdog.observers import Observer
 
 from archival.schedule.watch import Watch
 from headwater_core.partition import TopicPartition
@@ -87,15 +88,14 @@ def test_a_directory_whose_disk_hangs_keeps_no_other_from_being_watched(tmp_path
         within(20, lambda: watch.__exit__(None, None, None))
 
 
-@pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_it_can_be_closed_whatever_names_have_been_exchanged(logs: Path) -> None:
-    """Of some dozens watchdog 7.1 refuses to close one or two: what it hears late, it looks for under names that others have by now."""
-    segment, aside = logs / "soup-0" / f"{0:020}.log", logs / "soup-0" / "aside"
-    segment.touch()
-    for _ in range(100):
-        with Watch([logs]):
-            for _ in range(6):
-                segment.rename(aside)
-                segment.mkdir()
-                segment.rmdir()
-                aside.rename(segment)
+def test_it_can_be_closed_whatever_names_have_been_exchanged(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """watchdog 7.1 fails so when a file is moved away, a directory takes its name for a moment, and it hears of that late."""
+
+    class Confused(Observer):  # type: ignore[misc, valid-type]  # which class it is depends on the platform
+        def stop(self) -> None:
+            super().stop()
+            raise KeyError(bytes(logs / "soup-0"))
+
+    monkeypatch.setattr("archival.schedule.watch.Observer", Confused)
+    with Watch([logs]) as watch:
+        assert watch.wait(threading.Event(), 0.0) is None
