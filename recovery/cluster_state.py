@@ -96,7 +96,7 @@ def _check_epochs(listed: ListedSnapshot, state: ClusterMetadata) -> None:
 
 def _former_note(repository: ManifestRepository, listed: ListedSnapshot, cluster_id: str, lister: str) -> str:
     """What to note of a snapshot of another cluster than the list's; "" where the archive was taken over from that one. Raises CorruptData
-    where it was not; where nobody knows from which ones it was, the list is believed."""
+    where it was not; where the bucket does not say from which ones it was, the list is believed."""
     wrong = f"it is a snapshot of cluster {cluster_id[:100]}, and the list is cluster {lister}'s"
     try:
         owner = repository.owner()
@@ -201,6 +201,11 @@ def report_secrets(listed: ListedSnapshot, left_out: list[str], notes: list[str]
         left_out.append("users, delegation tokens and passwords in settings: the snapshot was taken with cluster.secrets = false")
 
 
+def not_held(listed: ListedSnapshot, state: ClusterMetadata) -> int:
+    """How many records that its writer did not know are not in the snapshot: it had no room for them, or they may be secret."""
+    return max(0, listed.unknown - sum(state.unread.values()))
+
+
 def _unknown_records(found: SnapshotFound, release: str | None, left_out: list[str], notes: list[str]) -> int:
     """How many of them the new cluster begins with; what is left out is added. They are for a release that can have written them alone: any
     other one stops at a record that it does not know."""
@@ -208,11 +213,11 @@ def _unknown_records(found: SnapshotFound, release: str | None, left_out: list[s
     injected, aside = list(_injectable(state.unknown)), list(_injectable(state.kept))
     if partitions := sum(bool(each.tags) for topic in state.topics.values() for each in topic.partitions.values()):
         left_out.append(f"what {partitions} partitions have that this version does not know: their replicas are others")
-    missing = listed.unknown - sum(state.unread.values())
-    if missing > 0 and listed.has_secrets is not False:
+    missing = not_held(listed, state)
+    if missing and listed.has_secrets is not False:
         aside, injected = [*injected, *aside], []
         left_out.append(f"{missing} records that its writer did not know, and had no room for")
-    elif missing > 0:
+    elif missing:
         left_out.append(f"{missing} records that its writer did not know, as nobody can tell whether they are secret")
     if aside:
         left_out.append(

@@ -13,7 +13,7 @@ from headwater_core.segments.metadata.cluster_metadata import ClusterMetadata
 from headwater_core.segments.metadata.metadata_records import RESOURCE_BROKER
 from headwater_core.segments.metadata.record_schemas import SCRAM, TOKEN
 from manifests.cluster_list import ListedSnapshot
-from recovery.cluster_state import SnapshotFound, given_by, report_secrets
+from recovery.cluster_state import SnapshotFound, given_by, not_held, report_secrets
 from recovery.discovery import Found
 from recovery.held_settings import ClusterAdmin, LogBounds
 from recovery.plan_notes import notes_of
@@ -279,8 +279,7 @@ def _ungivable(listed: ListedSnapshot, state: ClusterMetadata) -> Iterator[str]:
     own = sorted(name for (kind, name), settings in state.configs.items() if kind == RESOURCE_BROKER and name and settings)
     if own:
         yield f"settings of brokers {', '.join(own)}: the running cluster's brokers are others"
-    missing = max(0, listed.unknown - sum(state.unread.values()))  # its writer had no room for them, or they may be secret
-    if unknown := len(state.unknown) + len(state.kept) + missing:
+    if unknown := len(state.unknown) + len(state.kept) + not_held(listed, state):
         yield f"{unknown} records of the cluster's metadata that this version does not know"
 
 
