@@ -1,5 +1,5 @@
 """A cluster with users, ACLs, quotas and settings is lost. A real broker starts on its state and the newest of its records, or on none of
-them, and goes on where the archive ends; a gateway beside it serves the rest."""
+them, and writes on where the archive ends; a gateway beside it serves the rest."""
 
 import shutil
 from collections.abc import Mapping
@@ -129,7 +129,7 @@ def place_of(record: dict[str, Any]) -> tuple[str, int]:
 
 
 def expect_guarded(broker: GuardedBroker) -> None:
-    """Who knows an old password may do what was allowed and not denied, and nobody else may."""
+    """Who knows an old password may do what was allowed and not denied, and no other may."""
     assert login_error(broker, "chef", "another password").code() == KafkaError._AUTHENTICATION
     for user, topic in (("chef", "orders.in"), ("baker", "specials")):
         assert refused(broker, user, topic) is None
