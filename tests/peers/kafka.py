@@ -252,3 +252,17 @@ def expect_same(found: list[dict[str, Any]], wanted: list[dict[str, Any]], what:
     for at, (one, other) in enumerate(zip(found, wanted, strict=False)):
         assert one == other, f"{what}: record {at} differs:\n  found  {json.dumps(one)[:600]}\n  wanted {json.dumps(other)[:600]}"
     assert len(found) == len(wanted), f"{what}: {len(found)} records found, {len(wanted)} wanted"
+
+
+def expect_compacted(found: list[dict[str, Any]], wanted: list[dict[str, Any]], what: str) -> None:
+    """Of a compacted partition that was archived: every record, in every field, and the same newest value of each key. What the cleaner
+    took from the log after it was archived may be there still."""
+    superseded = {record["offset"] for record in found} - {record["offset"] for record in wanted}
+    expect_same([record for record in found if record["offset"] not in superseded], wanted, what)
+    assert _newest_values(found) == _newest_values(wanted), what
+
+
+def _newest_values(records: list[dict[str, Any]]) -> dict[Any, Any]:
+    """By key, without those that are deleted: a tombstone is a record until the cleaner takes it."""
+    newest = {record["key"]: record["value"] for record in records}
+    return {key: value for key, value in newest.items() if value is not None}
