@@ -1,6 +1,7 @@
 """A real broker starts on a part of the archive, or on none of it; a gateway beside it serves the rest."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,13 @@ from headwater.wiring import open_bucket
 from manifests.topic_survey import survey_topics
 from tests.fixtures import Isolation, expected, expected_offsets, unpack
 from tests.peers.agent import Headwater
-from tests.peers.java_client import java_consume
+from tests.peers.java_client import java_consume, java_coordinated
 from tests.peers.kafka import KafkaBroker, expect_same, produce
 
 pytestmark = pytest.mark.peer
 
 NEW = "bmV3"  # in base64
+OPEN = "tx-open"
 UNCOMMITTED: Isolation = "read_uncommitted"
 ISOLATIONS: tuple[Isolation, ...] = ("read_uncommitted", "read_committed")
 TOPICS = sorted({line["topic"] for line in expected_offsets("pantry", UNCOMMITTED)})
@@ -70,6 +72,14 @@ def bounds(consumer: Consumer, place: TopicPartition) -> tuple[int, int]:
     raise AssertionError(f"nothing leads {place}")
 
 
+def wait_for_coordinator(broker: KafkaBroker) -> None:
+    """Until it has ended the one transaction that was open: its markers are in the logs then."""
+    until_s, states = time.monotonic() + 60, dict[str, str]()
+    while states.get(OPEN) != "CompleteAbort":
+        assert time.monotonic() < until_s, states
+        states = {each["transactional_id"]: each["state"] for each in java_coordinated(broker.bootstrap).transactions}
+
+
 def in_plan(plan: recovery.RecoveryPlan) -> dict[tuple[str, int], tuple[int, int]]:
     return {(topic.topic, each.partition): (each.start_offset, each.next_offset) for topic in plan.topics for each in topic.partitions}
 
@@ -88,7 +98,8 @@ def test_a_broker_goes_on_where_the_archive_ends_and_a_gateway_serves_the_rest(o
     assert all(wanted[place][1] == end for place, end in ends.items())
     if options["mode"] == "instant":
         assert all(wanted[place] == (end, end) for place, end in ends.items() if place[0] not in compacted)
-    with KafkaBroker(log_dir, tmp_path / "work") as broker:
+    with KafkaBroker(log_dir, tmp_path / "work", properties={"transaction.abort.timed.out.transaction.cleanup.interval.ms": 100}) as broker:
+        wait_for_coordinator(broker)
         held = watermarks(broker)
         assert {place: held[place][0] for place in wanted} == {place: start for place, (start, _) in wanted.items()}
         short = {place: (held[place], end) for place, (_, end) in wanted.items() if held[place][1] < end}
