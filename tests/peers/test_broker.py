@@ -122,23 +122,28 @@ def test_what_is_archived_is_deleted_at_the_broker_and_read_all_the_same(tmp_pat
         late.commit(offsets=[TopicPartition("soup", 0, 5)], asynchronous=False)
         late.close()
         with Agent(headwater) as agent:
-            eventually("the log start moves", lambda: log_start(broker, "soup") == base_of_the_newest(broker, "soup") > 0, agent)
+
+            def is_released(beyond: int, times: int) -> bool:
+                """All but the newest segment, and the broker's answers have come: what is killed before that is released all the same."""
+                is_there = log_start(broker, "soup") == base_of_the_newest(broker, "soup") > beyond
+                return is_there and agent.log_text().count("segments_released") >= times
+
+            eventually("the log start moves", lambda: is_released(0, 1), agent)
             eventually("status tells", lambda: released_end(headwater, "soup:0") == log_start(broker, "soup"), agent)
             assert re.search(r'"consumers_behind_release", "partition": "soup:0", "group": "late", "offset": 5\b', agent.log_text())
             broker.stop()  # and comes back, in another leader epoch
             broker.start()
             produce(broker.producer(), "soup", wanted[40:80])
-            eventually("after a restart", lambda: log_start(broker, "soup") == base_of_the_newest(broker, "soup") > 40, agent)
+            eventually("after a restart", lambda: is_released(40, 2), agent)
             broker.kill()
             broker.start()
             produce(broker.producer(), "soup", wanted[80:])
-            eventually("after a crash", lambda: log_start(broker, "soup") == base_of_the_newest(broker, "soup") > 80, agent)
+            eventually("after a crash", lambda: is_released(80, 3), agent)
             eventually("its files are gone", lambda: len(list((broker.log_dir / "soup-0").glob("*.log"))) == 1, agent)
             assert values(agent.address(), "soup", count=120) == wanted
             assert "cleanup.policy is compact alone" in status(headwater, "table:0")["release_reason"]
             assert log_start(broker, "table") == 0
             agent.stop()
-            assert agent.log_text().count("segments_released") >= 3
 
 
 def test_a_topic_that_is_created_again_keeps_its_records(tmp_path: Path) -> None:
