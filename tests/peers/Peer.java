@@ -37,7 +37,7 @@ import org.apache.kafka.common.serialization.ByteArrayDeserializer;
  */
 public final class Peer {
     private static final Duration POLL = Duration.ofMillis(200);
-    private static final long PATIENCE_MS = 30_000;
+    private static final long PATIENCE_MS = 90_000;
 
     public static void main(String[] none) throws Exception {
         PrintStream out = new PrintStream(new BufferedOutputStream(System.out, 1 << 16), false, StandardCharsets.UTF_8);
@@ -84,7 +84,7 @@ public final class Peer {
         p.put("check.crcs", "true");
         p.put("enable.auto.commit", "false");
         p.put("auto.offset.reset", "none");
-        p.put("default.api.timeout.ms", "20000");
+        p.put("default.api.timeout.ms", "60000");
         p.put("key.deserializer", ByteArrayDeserializer.class.getName());
         p.put("value.deserializer", ByteArrayDeserializer.class.getName());
         return new KafkaConsumer<>(p);
@@ -168,12 +168,14 @@ public final class Peer {
             member.subscribe(List.of(topic));
             Set<String> left = new HashSet<>(accepted), seen = new HashSet<>();
             for (long since = System.currentTimeMillis(); !left.isEmpty(); ) {
+                int before = seen.size();
                 for (ConsumerRecord<byte[], byte[]> record : member.poll(POLL)) {
                     String place = record.partition() + ":" + record.offset();
                     member.acknowledge(record, left.remove(place) ? AcknowledgeType.ACCEPT : AcknowledgeType.RELEASE);
                     if (seen.add(place)) write(out, record);
                 }
                 member.commitSync().values().forEach(error -> error.ifPresent(each -> { throw each; }));
+                if (seen.size() == before) Thread.sleep(500); // each delivery of what is given back counts
                 if (System.currentTimeMillis() - since > PATIENCE_MS)
                     throw new IllegalStateException(group + " does not get " + left + ", and has got " + seen);
             }

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.fixtures import Isolation
-from tests.peers.java_client import JavaRead, java_consume, java_offsets_for_times, java_seek
+from tests.peers.java_client import JavaRead, java_consume, java_offsets_for_times, java_seek, wait_for_markers
 from tests.peers.kafka import KafkaBroker, produce
 
 GROUP = pytest.mark.xdist_group("answers")  # of the tests that use `answers`
@@ -45,6 +45,7 @@ def produce_aborts(broker: KafkaBroker) -> None:
         produce(plain, TOPIC, [b"between-%d-" % round_ + b"b" * 1200] * 2)
         producers["steady"].commit_transaction(30)
     produce(plain, TOPIC, [b"last"])
+    wait_for_markers(broker.bootstrap)
 
 
 class Abort(NamedTuple):

@@ -17,6 +17,7 @@ from headwater.config import Config, load
 from headwater.gateway_thread import running_gateway
 from headwater.session import PassRequest, open_session, pass_rows
 from headwater.wiring import open_bucket, open_logs
+from headwater_core.errors import StoreGone
 from manifests.head import Head
 from manifests.topic_survey import survey_topics
 from tests.peers.kafka import free_port
@@ -98,9 +99,14 @@ listen = "{admin}"
             yield address
 
     def heads(self) -> dict[tuple[str, int], Head]:
+        """Of what is archived: nothing until an agent has made the bucket."""
         manifests = open_bucket(self.config).manifests
+        try:
+            topics = survey_topics(manifests.store).manifests
+        except StoreGone:
+            return {}
         found = {}
-        for topic in survey_topics(manifests.store).manifests:
+        for topic in topics:
             for partition in manifests.partitions(topic.topic, topic.topic_id):
                 held = manifests.load(partition)
                 if held is not None:
@@ -138,7 +144,7 @@ class Agent:
 
     def stop(self) -> None:
         self._process.send_signal(signal.SIGTERM)
-        code = self._process.wait(30)
+        code = self._process.wait(120)
         assert code == 0, f"exit code {code}:\n{self.log_text()[-4000:]}"
 
     def kill(self) -> None:
@@ -153,7 +159,7 @@ class Agent:
         command = [sys.executable, "-c", "from headwater.cli import main; main()", "--config", str(self.headwater.file), *arguments]
         within = ["nsenter", f"--target={self._process.pid}", "--user", "--mount", "--preserve-credentials", f"--wd={ROOT}", "--"]
         command = [*within, *command] if self._has_own_disk else command
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, cwd=ROOT)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, cwd=ROOT)
         assert done.returncode == code, done.stderr
 
     @contextmanager
@@ -171,7 +177,7 @@ class Agent:
     def log_text(self) -> str:
         return self.output.read_text(errors="replace")
 
-    def address(self, *, patience_s: float = 60) -> str:
+    def address(self, *, patience_s: float = 180) -> str:
         """Where its gateway listens, once it does."""
         deadline = time.monotonic() + patience_s
         while not (found := re.search(r"^serving on (\S+)$", self.log_text(), re.MULTILINE)):
@@ -181,7 +187,7 @@ class Agent:
                 self._process.wait(0.1)
         return found[1]
 
-    def caught_up(self, ends: dict[tuple[str, int], int], *, patience_s: float = 60) -> None:
+    def caught_up(self, ends: dict[tuple[str, int], int], *, patience_s: float = 180) -> None:
         """Return when the archive covers every partition up to `ends`, its next offset."""
         deadline = time.monotonic() + patience_s
         while True:

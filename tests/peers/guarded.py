@@ -108,9 +108,9 @@ def acls(admin: AdminClient) -> list[str]:
 def refused(broker: GuardedBroker, user: str, topic: str) -> KafkaError | None:
     """Why `user` may not write to `topic`; None where it may."""
     errors: list[KafkaError | None] = []
-    producer = Producer({**broker.login(user), "message.timeout.ms": 20_000})
+    producer = Producer({**broker.login(user), "message.timeout.ms": 60_000})
     producer.produce(topic, b"more", partition=0, on_delivery=lambda error, _: errors.append(error))
-    producer.flush(30)
+    producer.flush(90)
     [error] = errors
     return error
 
@@ -119,7 +119,7 @@ def read_error(broker: GuardedBroker, user: str, group: str, topic: str) -> Kafk
     """Why `user`, who may read as `group`, may not read `topic`; None where that is allowed too."""
     reader = Consumer({**broker.login(user), "group.id": group})
     reader.assign([TopicPartition(topic, 0, 0)])
-    message = reader.poll(30)
+    message = reader.poll(60)
     reader.close()
     assert message is not None
     return message.error()

@@ -5,6 +5,7 @@ import atexit
 import json
 import subprocess
 import threading
+import time
 import zlib
 from collections.abc import Iterable
 from functools import cache
@@ -80,6 +81,8 @@ class JavaClient:
             impatience.cancel()
             impatience.join()
         if line != "done\n":
+            if not line:
+                java_client.cache_clear()  # the next test has a JVM again
             raise AssertionError(f"{' '.join(arguments)}: {line.replace('|', chr(10)) or 'the JVM ended'}")
         return lines
 
@@ -132,6 +135,14 @@ def java_coordinated(bootstrap: str) -> Coordinated:
         return sorted((line for line in lines if name in line), key=lambda line: str(line[name]))
 
     return Coordinated(of("group"), of("transactional_id"), of("entity"))
+
+
+def wait_for_markers(bootstrap: str) -> None:
+    """Until each transaction that was ended has its markers: a coordinator answers before."""
+    until_s = time.monotonic() + _PATIENCE_S
+    while pending := [each for each in java_coordinated(bootstrap).transactions if each["state"].startswith("Prepare")]:
+        assert time.monotonic() < until_s, pending
+        time.sleep(0.1)
 
 
 def java_configs(bootstrap: str) -> list[dict[str, Any]]:

@@ -1,33 +1,45 @@
 """A real Kafka broker, for the peer tests."""
 
 import base64
+import contextlib
+import itertools
 import json
+import os
+import random
 import secrets
 import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # its stub re-exports nothing
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]  # its stub re-exports nothing
 
 from tests.peers.cache import fetched
 from tests.peers.java_client import java_client, kafka_jars
 
 _HERE = Path(__file__).parent
-_READY_S = 60
+_READY_S = 180  # three JVMs on two cores, beside what else is at work there
 _LOADING = (KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_NOT_AVAILABLE)
+_PORTS, _WORKERS = range(2_000, 11_000), 4
+_next_port = itertools.count(random.SystemRandom().randrange(len(_PORTS)))
 
 
 def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+    """One that nobody listens on, nor gets from the system, nor from this function in this process or another worker: what is to listen
+    there starts seconds later."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    ports = _PORTS[worker % _WORKERS :: _WORKERS]
+    while True:
+        port = ports[next(_next_port) % len(ports)]
+        with socket.socket() as listener, contextlib.suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
 
 
 class KafkaBroker:
@@ -56,7 +68,6 @@ class KafkaBroker:
         self.port, self._controller_port = ports or (free_port(), free_port())
         self.bootstrap = f"127.0.0.1:{self.port}"
         self.output = work / "broker.out"
-        self.ready_s = _READY_S
         self._process: subprocess.Popen[bytes] | None = None
         work.mkdir(parents=True, exist_ok=True)
         settings: dict[str, object] = {
@@ -127,7 +138,7 @@ class KafkaBroker:
     def _wait_ready(self) -> None:
         assert self._process is not None
         waiting = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0, "reconnect.backoff.max.ms": 200})
-        until_s = time.monotonic() + self.ready_s
+        until_s = time.monotonic() + _READY_S
         while time.monotonic() < until_s:
             try:
                 self._process.wait(0.1)  # a broker that answers at once may have partitions that wait for others
@@ -135,12 +146,21 @@ class KafkaBroker:
             except subprocess.TimeoutExpired:
                 pass
             try:
-                topics = waiting.list_topics(timeout=1).topics.values()
-            except Exception:  # not listening yet
+                partitions = [
+                    (TopicPartition(name, number), partition.leader)
+                    for name, topic in waiting.list_topics(timeout=1).topics.items()
+                    for number, partition in topic.partitions.items()
+                ]
+                if any(leader < 0 for _, leader in partitions):
+                    continue
+                latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+                # A broker is named as leader a moment before it leads.
+                for offset in waiting.list_offsets({place: latest for place, _ in partitions}).values() if partitions else ():
+                    offset.result(10)
+            except Exception:  # not listening yet, or not leading
                 continue
-            if all(p.leader >= 0 for topic in topics for p in topic.partitions.values()):
-                return
-        raise AssertionError(f"the broker is not ready after {self.ready_s} s:\n{self.log_text()[-4000:]}")
+            return
+        raise AssertionError(f"the broker is not ready after {_READY_S} s:\n{self.log_text()[-4000:]}")
 
     def log_text(self) -> str:
         return self.output.read_text(errors="replace")
@@ -199,18 +219,10 @@ class KafkaBroker:
         places = [TopicPartition(name, partition) for name, topic in topics.items() for partition in topic.partitions]
         consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": group})
         try:
-            for _ in range(_READY_S):
-                try:
-                    found = consumer.committed(places, timeout=20)
-                except KafkaException as error:
-                    if error.args[0].code() not in _LOADING:
-                        raise
-                    consumer.poll(0.5)
-                    continue
-                return {(each.topic, each.partition): each.offset for each in found if each.offset >= 0}
+            found = _coordinated(lambda: consumer.committed(places, timeout=20))
+            return {(each.topic, each.partition): each.offset for each in found if each.offset >= 0}
         finally:
             consumer.close()
-        raise AssertionError(f"the coordinator of {group} has not loaded")
 
     def producer(self, **settings: str | int) -> Producer:
         config = {key.replace("_", "."): value for key, value in settings.items()}
@@ -243,8 +255,26 @@ def produce(producer: Producer, topic: str, values: Sequence[bytes], *, partitio
     """One batch per value, each acknowledged before the next."""
     for at, value in enumerate(values):
         producer.produce(topic, value, keys[at] if keys else None, partition, on_delivery=_delivered)
-        if producer.flush(30):
-            raise AssertionError("not delivered within 30 s")
+        if producer.flush(120):
+            raise AssertionError("not delivered within 120 s")
+
+
+def commit(consumer: Consumer, topic: str, offsets: Mapping[int, int]) -> None:
+    """The offsets of its group, by partition; once its coordinator has loaded."""
+    places = [TopicPartition(topic, partition, offset) for partition, offset in offsets.items()]
+    _coordinated(lambda: consumer.commit(offsets=places, asynchronous=False))
+
+
+def _coordinated(request: Callable[[], list[TopicPartition]]) -> list[TopicPartition]:
+    """What the coordinator answers once it has loaded. Librdkafka tries twice."""
+    until_s = time.monotonic() + _READY_S
+    while True:
+        try:
+            return request()
+        except KafkaException as error:
+            if error.args[0].code() not in _LOADING or time.monotonic() > until_s:
+                raise
+        time.sleep(0.2)
 
 
 def expect_same(found: list[dict[str, Any]], wanted: list[dict[str, Any]], what: str) -> None:

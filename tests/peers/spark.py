@@ -102,6 +102,9 @@ class SparkCluster:
             **SETTINGS,
             "spark.executor.memory": "512m",
             "spark.executor.cores": "1",
+            "spark.cores.max": str(self._workers),
+            "spark.scheduler.minRegisteredResourcesRatio": "1.0",  # else one may have done all before another is there
+            "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
             "spark.sql.warehouse.dir": self.work,
         }.items():
             command += ["--conf", f"{name}={value}"]

@@ -20,8 +20,8 @@ from headwater_core.segments.metadata.record_schemas import SCRAM
 from recovery.kafka_releases import METADATA_VERSION, NEWEST, RELEASES
 from tests.fixtures import unpack
 from tests.peers.guarded import GuardedBroker, acl, acls, add_acls, add_users, read_error, refused, users
-from tests.peers.java_client import class_path, java_consume
-from tests.peers.kafka import KafkaBroker, produce
+from tests.peers.java_client import class_path, java_consume, wait_for_markers
+from tests.peers.kafka import KafkaBroker, commit, produce
 from tests.recovery.test_cluster_state import Kitchen
 from tests.recovery.written_archive import batches_in
 
@@ -50,7 +50,7 @@ def furnish(broker: GuardedBroker) -> None:
     broker.configs(*CHEF, "--alter", "--add-config", "producer_byte_rate=2048000,consumer_byte_rate=1024000")
     broker.configs(*BROKER, "--alter", "--add-config", "log.cleaner.threads=2")
     waiter = Consumer({**broker.login("waiter"), "group.id": "table-5", "auto.offset.reset": "earliest", "enable.auto.commit": False})
-    waiter.commit(offsets=[TopicPartition("soup", 0, 7)], asynchronous=False)
+    commit(waiter, "soup", {0: 7})
     waiter.close()
 
 
@@ -202,7 +202,7 @@ def test_transactions_groups_and_producer_ids_agree_with_the_cut(tmp_path: Path,
     options = ["--store", f"file://{tmp_path}/bucket", "--data-dir", str(tmp_path / "state")]
     with KafkaBroker(tmp_path / "kafka", tmp_path / "one") as broker:
         broker.create_topic("orders", 2)
-        first, second = (broker.producer(**{"transactional.id": name, "transaction.timeout.ms": 60_000}) for name in ("first", "second"))
+        first, second = (broker.producer(**{"transactional.id": name, "transaction.timeout.ms": 600_000}) for name in ("first", "second"))
         for producer in (first, second):
             producer.init_transactions(30)
         in_transaction(first, (0, b"paid"), (1, b"paid"))
@@ -210,9 +210,10 @@ def test_transactions_groups_and_producer_ids_agree_with_the_cut(tmp_path: Path,
         in_transaction(first, (0, b"split"), (1, b"split"))
         flushed(broker, options, "orders:0")
         first.commit_transaction(30)
+        wait_for_markers(broker.bootstrap)
         produce(broker.producer(), "orders", [b"late"] * 5)
         group = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "kitchen", "enable.auto.commit": False})
-        group.commit(offsets=[TopicPartition("orders", 0, 8), TopicPartition("orders", 1, 2)], asynchronous=False)
+        commit(group, "orders", {0: 8, 1: 2})
         group.close()
         in_transaction(second, (1, b"open"))
         for topic in ("orders:1", "__consumer_offsets", "__transaction_state"):
@@ -249,6 +250,7 @@ def test_transactions_groups_and_producer_ids_agree_with_the_cut(tmp_path: Path,
         for producer, value in ((again, b"again"), (fresh, b"fresh")):
             in_transaction(producer, (0, value))
             producer.commit_transaction(60)
+        wait_for_markers(broker.bootstrap)
         assert committed_records(broker, 0) == [b"paid", b"again", b"fresh"]
         resumed = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "kitchen", "auto.offset.reset": "error"})
         resumed.assign([TopicPartition("orders", 0)])

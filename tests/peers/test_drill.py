@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from headwater.drill.report_store import ReportStore
 from headwater_core.errors import Partial, VerificationFailed
 from tests.fixtures import KAFKA
 from tests.headwater.conftest import Stage, stage
-from tests.peers.java_client import kafka_jars
+from tests.peers.java_client import kafka_jars, wait_for_markers
 from tests.peers.kafka import KafkaBroker, produce
 
 __all__ = ["stage"]
@@ -58,6 +59,7 @@ def fill(broker: KafkaBroker) -> None:
         transactions.begin_transaction()
         produce(transactions, "plain", [b"in a transaction"] * 5)
         (transactions.commit_transaction if commits else transactions.abort_transaction)(30)
+    wait_for_markers(broker.bootstrap)
 
 
 def test_every_read_path_gives_what_was_archived(stage: Stage, kafka_home: Path) -> None:
@@ -116,13 +118,15 @@ def test_a_broker_ends_with_the_drill_that_is_killed(stage: Stage, kafka_home: P
     assert ran.returncode == -signal.SIGKILL, ran.stderr[-1000:]
     [started] = [json.loads(line) for line in ran.stderr.splitlines() if "spare_broker_started" in line]
     pid = started["pid"]
-    for _ in range(1000):
+    until_s = time.monotonic() + 60
+    while time.monotonic() < until_s:
         try:
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         except FileNotFoundError:
             break
         if state == "Z":
             break
+        time.sleep(0.05)
     else:
         raise AssertionError(f"broker {pid} outlives its drill")
     again = stage.run("drill", "--kafka-home", str(kafka_home), log=log)

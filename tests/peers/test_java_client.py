@@ -25,6 +25,7 @@ from tests.peers.kafka import KafkaBroker
 
 pytestmark = [pytest.mark.peer, GROUP]
 _READY_S = 60
+FOLLOWING = (KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
 
 
 @pytest.fixture(scope="module", params=["pantry", "kitchen"])
@@ -128,8 +129,8 @@ def _listed(admin: AdminClient, places: list[tuple[str, int]], spec: OffsetSpec)
             futures = admin.list_offsets({TopicPartition(*place): spec for place in places}, request_timeout=20)
             found = {(at.topic, at.partition): future.result() for at, future in futures.items()}
             return {place: (each.offset, each.timestamp) for place, each in found.items()}
-        except KafkaException as error:  # a broker that has just started reports leader epochs that it follows a moment later
-            if error.args[0].code() != KafkaError.UNKNOWN_LEADER_EPOCH or monotonic() > until_s:
+        except KafkaException as error:  # a broker that has just started leads, or reports leader epochs that it follows, a moment later
+            if error.args[0].code() not in FOLLOWING or monotonic() > until_s:
                 raise
             sleep(0.1)
 

@@ -23,9 +23,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stub re
 
 from headwater import cli
 from headwater_core.segments.checkpoints import LOG_STARTS
-from tests.peers.cluster import NODES, Cluster, wait_in_sync
+from tests.peers.cluster import NODES, PATIENT, Cluster, wait_in_sync
 from tests.peers.guarded import GuardedBroker, acl, acls, add_acls, add_users, read_error, refused, users
-from tests.peers.java_client import java_client, java_consume, java_coordinated, previous_kafka_jars
+from tests.peers.java_client import java_client, java_consume, java_coordinated, previous_kafka_jars, wait_for_markers
 from tests.peers.kafka import KafkaBroker, expect_compacted, expect_same
 
 pytestmark = [pytest.mark.peer, pytest.mark.slow]
@@ -36,8 +36,9 @@ PLAIN, COMPACTED = ("codecs", "ledger", "short", "soup"), "stock"
 TOPICS = (*PLAIN, COMPACTED)
 GROUPS = {"cooks": "classic", "guests": "consumer"}
 PREVIOUS, PREVIOUS_LEVEL = "4.2", "4.2-IV1"
-SESSION_MS = 6_000  # the least that a member of a classic group may have
+SESSION_MS = 10_000  # of a group's members: the least is 6 s, for which one may stand still on a busy machine
 SOON = {
+    **PATIENT,
     "group.consumer.min.session.timeout.ms": SESSION_MS,
     "group.consumer.session.timeout.ms": SESSION_MS,
     "log.flush.start.offset.checkpoint.interval.ms": 200,  # where logs begin is in no file for up to a minute, by default
@@ -94,7 +95,7 @@ class Bistro(Cluster):
     def archive(self) -> None:
         """Everything there is, as an operator asks for it before the night."""
         wait_in_sync(self.bootstrap, NODES)
-        until(lambda: not [each for each in java_coordinated(self.bootstrap).transactions if "Prepare" in each["state"]], "they do not end")
+        wait_for_markers(self.bootstrap)
         ends = {place: end for place, (_, end) in self.bounds().items()}
         self.wait_for_agents()
         for headwater in self.headwaters:
@@ -317,6 +318,7 @@ def expect_resumed(cluster: Bistro) -> list[Member]:
 
 def expect_committed(cluster: Bistro) -> None:
     """Readers of committed data come to the end of every log."""
+    wait_for_markers(cluster.bootstrap)
     bounds = {isolation: java_consume(cluster.bootstrap, TOPICS, isolation).bounds for isolation in ISOLATIONS}
     assert bounds["read_committed"] == bounds["read_uncommitted"]
 

@@ -28,7 +28,7 @@ def read_all(bootstrap: str, end: int, *, isolation: str = "read_committed") -> 
     try:
         consumer.assign([TopicPartition(TOPIC, 0, 0)])
         found: list[tuple[int, bytes]] = []
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while not found or found[-1][0] < end:
             assert time.monotonic() < deadline, f"{len(found)} records, up to {found[-1:]}"
             for message in consumer.consume(500, 1):
@@ -66,7 +66,7 @@ def test_tails_are_merged_while_they_are_read_and_the_agent_is_killed(tmp_path: 
             agent.output.unlink()
         with Agent(headwater) as agent:
             write(producer, rng, written, 5)
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 180
             while True:
                 head, merges = headwater.heads()[TOPIC, 0], merged + agent.log_text().count("runs_merged")
                 if head.next_offset == len(written) and len(head.entries) <= 8 and merges:

@@ -38,8 +38,9 @@ from tests.s3server import S3Server
 pytestmark = pytest.mark.peer
 
 FASTER = 240  # every time in the alerts, and every threshold in seconds, is shorter by this factor
+LONGEST_MS = 10_000  # nor does an alert wait for longer: one scrape that takes too long begins its time anew
 EVERY = "500ms"
-PATIENCE_S = 90.0
+PATIENCE_S = 180.0
 DISK_MIB = 48
 SEGMENT_BYTES = 64 << 10
 TOPICS = ORDERS, TABLES, MENU = "orders", "tables", "menu"
@@ -70,7 +71,8 @@ def faster(text: str) -> str:
 
     def duration(found: re.Match[str]) -> str:
         seconds = int(found[2]) * {"m": 60, "h": 3600, "d": 86_400}[found[3]]
-        return f"{found[1]}{seconds * 1000 // FASTER}ms"
+        milliseconds = seconds * 1000 // FASTER
+        return f"{found[1]}{min(milliseconds, LONGEST_MS) if found[1] == 'for: ' else milliseconds}ms"
 
     text = re.sub(r"(for: |\[)(\d+)([mhd])\b", duration, text)
     return re.sub(r"(?<=[<>] )\d+", lambda found: str(int(found[0]) / FASTER), text)
@@ -97,7 +99,7 @@ class Watch:
 
     def fires(self, name: str, **labels: str) -> None:
         self.until(lambda: self.is_firing(name, **labels), f"{name} fires {labels or ''}")
-        for each in self.prometheus.firing()[name]:
+        for each in self.prometheus.firing().get(name, []):
             assert not [text for text in each["annotations"].values() if "<" in text or not text], each
 
     def resolves(self, name: str) -> None:
@@ -299,7 +301,7 @@ def full_disk(watch: Watch, broker: KafkaBroker) -> None:
         watch.fires("HeadwaterDiskFull")
         read_until(watch, ORDERS, 0, "headwater_cache_bypassed_total")
         watch.all_archived()
-        assert watch.is_firing("HeadwaterDiskFull")
+        watch.fires("HeadwaterDiskFull")
     watch.resolves("HeadwaterDiskFull")
 
 

@@ -1,11 +1,12 @@
 """A real Kafka broker starts on what recovery wrote and serves the same records at the same offsets."""
 
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
 import recovery
 from archival.plan.policy import Policy
@@ -13,7 +14,7 @@ from headwater_core.clock import SystemClock
 from manifests.repository import ManifestRepository
 from tests.fixtures import Isolation, expected, expected_cluster, expected_offsets, unpack
 from tests.headwater_core.objectstore.memory import MemoryStore
-from tests.peers.java_client import java_consume
+from tests.peers.java_client import java_consume, wait_for_markers
 from tests.peers.kafka import KafkaBroker, expect_same, produce
 from tests.recovery.archived import archive
 
@@ -90,19 +91,21 @@ def consumed(
     consumer = Consumer({**settings, "enable.auto.commit": False, "auto.offset.reset": "earliest"})
     consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
     found = []
-    while (message := consumer.poll(10)) is not None and not message.error():
+    while (message := consumer.poll(60)) is not None and (error := message.error()) is None:
         found.append((message.offset() or 0, message.key(), message.value()))
+    assert message is not None
+    assert error is not None
+    assert error.code() == KafkaError._PARTITION_EOF, error
     consumer.close()
     return [each for each in found if of is None or each[2] in of]
 
 
-def eventually(look: Callable[[], T], between: Callable[[], object], attempts: int = 40) -> T:
+def eventually(look: Callable[[], T], between: Callable[[], object]) -> T:
     """What `look` finds in the end; `between` comes after each time that it finds nothing."""
-    for _ in range(attempts):
-        if found := look():
-            return found
+    until_s = time.monotonic() + 120
+    while not (found := look()) and time.monotonic() < until_s:
         between()
-    return look()
+    return found
 
 
 def test_readers_of_committed_data_reach_the_end_of_logs_that_were_archived_inside_transactions(tmp_path: Path) -> None:
@@ -128,6 +131,7 @@ def test_readers_of_committed_data_reach_the_end_of_logs_that_were_archived_insi
             producer.begin_transaction()
             produce(producer, "orders.placed", [transactional_id.encode()])
             producer.commit_transaction(30)
+        wait_for_markers(broker.bootstrap)
         values = [value for _, _, value in consumed(broker, "orders.placed", "read_committed")]
         assert values[-4:] == [b"plain", b"new", b"new", b"tx-beta"]
         broker.stop()
@@ -150,12 +154,11 @@ def test_groups_continue_without_skipping_what_is_produced_next(tmp_path: Path) 
         consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "cooks", "auto.offset.reset": "latest"})
         consumer.subscribe(["orders.in"])
         seen: list[bytes] = []
-        for _ in range(60):
+        until_s = time.monotonic() + 120
+        while len(seen) < 30 and time.monotonic() < until_s:
             message = consumer.poll(1)
             if message is not None and not message.error() and message.partition() == 0:
                 seen.append(message.value() or b"")
-            if len(seen) == 30:
-                break
         consumer.close()
         assert seen == [b"new-%d" % at for at in range(30)]
         assert broker.committed("cooks")["orders.in", 0] == ahead.log_end + 30
@@ -194,7 +197,7 @@ def test_the_cleaner_continues_and_deleted_keys_stay_deleted(tmp_path: Path) -> 
             rows = consumed(broker, "table", "read_uncommitted")
             return [] if (b"alice", None) in [(key, value) for _, key, value in rows] else [key for _, key, _ in rows]
 
-        left = eventually(without_tombstone, write, attempts=200)
+        left = eventually(without_tombstone, write)
         assert (b"alice", True) in before
         assert left
         assert b"alice" not in left

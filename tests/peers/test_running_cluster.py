@@ -24,10 +24,10 @@ from recovery.partition_swap import NamedLogDir, place
 from recovery.topic_creation import with_created_topics
 from tests.fixtures import Isolation, expected, expected_cluster, expected_offsets, private_copy, unpack
 from tests.peers.agent import Headwater
-from tests.peers.cluster import BROKER_PROPERTIES, wait_in_sync
+from tests.peers.cluster import BROKER_PROPERTIES, PATIENT, wait_in_sync
 from tests.peers.guarded import GuardedBroker
 from tests.peers.java_client import class_path, console_consume, java_consume
-from tests.peers.kafka import KafkaBroker, expect_same, free_port, produce
+from tests.peers.kafka import KafkaBroker, commit, expect_same, free_port, produce
 from tests.recovery.test_cluster_state import Kitchen, replicated
 
 pytestmark = pytest.mark.peer
@@ -47,7 +47,7 @@ def furnish(broker: KafkaBroker) -> None:
     for partition in range(3):
         produce(broker.producer(), "own", [b"%d" % number for number in range(20)], partition=partition)
     group = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "mine", "enable.auto.commit": False})
-    group.commit(offsets=[TopicPartition("own", 0, 7)], asynchronous=False)
+    commit(group, "own", {0: 7})
     group.close()
 
 
@@ -259,7 +259,7 @@ def test_a_deleted_topic_comes_back_in_its_own_cluster_and_is_archived_on_beside
         broker.create_topic("soup", retention_ms=86_400_000)
         produce(broker.producer(enable_idempotence="true"), "soup", [b"%d" % number for number in range(30)])
         group = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "guests", "enable.auto.commit": False})
-        group.commit(offsets=[TopicPartition("soup", 0, 11)], asynchronous=False)
+        commit(group, "soup", {0: 11})
         group.close()
         [old] = broker.topic_ids(["soup"]).values()
     with broker:  # it has written a leader epoch of its own by now
@@ -318,7 +318,7 @@ def test_brokers_get_their_parts_one_after_the_other_while_the_cluster_goes_on(t
     kitchen = Kitchen(topics=replicated(MetadataLog(unpack("kitchen") / DIRECTORY).read(), 3))
     ports = {node: (free_port(), free_port()) for node in BROKERS}
     voters = ",".join(f"{node}@127.0.0.1:{controller}" for node, (_, controller) in ports.items())
-    properties = BROKER_PROPERTIES | {"controller.quorum.voters": voters}
+    properties = BROKER_PROPERTIES | PATIENT | {"controller.quorum.voters": voters}
     brokers = {
         node: KafkaBroker(
             tmp_path / f"kafka-{node}", tmp_path / f"work-{node}", properties=properties | {"node.id": node}, ports=ports[node]
@@ -330,12 +330,11 @@ def test_brokers_get_their_parts_one_after_the_other_while_the_cluster_goes_on(t
     try:
         for broker in brokers.values():
             cluster_id = broker.format(cluster_id)
-            broker.ready_s = 180
             broker.launch()
         for broker in brokers.values():
             broker.wait_ready()
         brokers[1].create_topic("own", 2, replicas=3)
-        produce(brokers[1].producer(acks="all"), "own", [b"before"] * 5)
+        produce(brokers[1].producer(enable_idempotence="true"), "own", [b"before"] * 5)
         with admin_of(bootstrap) as cluster:
             plan = recovery.plan(kitchen.repository, None, recovery.Options(cluster="latest", running=True), running=cluster)
             assert not plan.problems
@@ -345,7 +344,7 @@ def test_brokers_get_their_parts_one_after_the_other_while_the_cluster_goes_on(t
             [placed] = place(into, [NamedLogDir(broker.log_dir, node)], SystemClock())
             assert placed.partitions
             others = [each for each in brokers.values() if each is not broker]
-            produce(others[0].producer(acks="all"), "own", [b"without %d" % node])  # the cluster goes on
+            produce(others[0].producer(enable_idempotence="true"), "own", [b"without %d" % node])  # the cluster goes on
             broker.start()
             wait_in_sync(bootstrap)
         expect_archived(bootstrap, "kitchen")

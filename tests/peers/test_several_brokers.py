@@ -8,7 +8,7 @@ import recovery
 from headwater_core.segments.metadata.metadata_log import DIRECTORY, MetadataLog
 from recovery.replica_placement import numbered_brokers
 from tests.fixtures import expected, expected_cluster, unpack
-from tests.peers.cluster import BROKER_PROPERTIES, wait_in_sync
+from tests.peers.cluster import BROKER_PROPERTIES, PATIENT, wait_in_sync
 from tests.peers.java_client import java_consume, java_coordinated
 from tests.peers.kafka import KafkaBroker, expect_same, free_port, produce
 from tests.recovery.test_cluster_state import Kitchen, replicated
@@ -28,7 +28,7 @@ def test_three_brokers_start_copy_and_go_on_without_one(tmp_path: Path) -> None:
         KafkaBroker(
             tmp_path / "recovered" / each.directory,
             tmp_path / f"work-{each.node_id}",
-            properties=BROKER_PROPERTIES | {"node.id": each.node_id, "controller.quorum.voters": voters},
+            properties=BROKER_PROPERTIES | PATIENT | {"node.id": each.node_id, "controller.quorum.voters": voters},
             ports=of,
         )
         for each, of in zip(BROKERS, ports, strict=True)
@@ -37,7 +37,6 @@ def test_three_brokers_start_copy_and_go_on_without_one(tmp_path: Path) -> None:
     topics = sorted({record["topic"] for record in expected("kitchen", "read_uncommitted")})
     try:
         for broker in brokers:
-            broker.ready_s = 180
             broker.launch()
         for broker in brokers:
             broker.wait_ready()
@@ -53,9 +52,9 @@ def test_three_brokers_start_copy_and_go_on_without_one(tmp_path: Path) -> None:
             topic.leader for found in brokers[0].admin.list_topics(timeout=20).topics.values() for topic in found.partitions.values()
         }
         assert leaders == {1, 2, 3}
-        produce(brokers[0].producer(acks="all"), "menu", [b"new"], keys=[b"key"])
+        produce(brokers[0].producer(enable_idempotence="true"), "menu", [b"new"], keys=[b"key"])
         brokers[1].stop()
-        produce(brokers[0].producer(acks="all"), "menu", [b"without it"], keys=[b"key"])
+        produce(brokers[0].producer(enable_idempotence="true"), "menu", [b"without it"], keys=[b"key"])
         brokers[1].start()
         wait_in_sync(bootstrap, 3)
         values = [record["value"] for record in java_consume(bootstrap, ["menu"], "read_uncommitted").records]

@@ -16,6 +16,7 @@ PROPERTIES = {
     "share.coordinator.state.topic.num.partitions": 2,
     "share.coordinator.state.topic.replication.factor": 1,
     "share.coordinator.state.topic.min.isr": 1,
+    "group.share.delivery.count.limit": 10,  # what a member gives back comes again with each of its polls
 }
 GROUPS = ("cooks", "waiters")
 

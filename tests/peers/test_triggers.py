@@ -17,6 +17,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stub re
     ResourceType,
 )
 
+from archival.plan.retention_deadline import counted_from_ms
 from headwater_core.segments.log_dirs import LogDirs
 from tests.headwater.admin.client import Address, Answer, call
 from tests.peers.agent import ROOT, Agent, Headwater
@@ -119,14 +120,14 @@ def test_segments_go_by_time_by_size_and_by_request_and_at_once_when_retention_i
         assert all(len(log.segments) > 4 for log in logs.values())
 
         def end(topic: str) -> int:
-            head = headwater.heads().get((topic, 0)) if headwater.bucket.exists() else None
+            head = headwater.heads().get((topic, 0))
             return head.next_offset if head else 0
 
         with Agent(headwater) as agent:
             agent.address()
             wait(lambda: end(AGED) == sealed[AGED], agent, "by time")
             uploaded = {int(each.name[:20]): each.stat().st_mtime for each in (headwater.bucket / "data").rglob(f"{AGED}/**/*.log")}
-            written = {each.base_offset: each.path.stat().st_mtime for each in logs[AGED].segments if not each.is_active}
+            written = {each.base_offset: counted_from_ms(each) / 1000 for each in logs[AGED].segments if not each.is_active}
             assert uploaded.keys() == written.keys()
             assert min(at - written[base] for base, at in uploaded.items()) >= AFTER_S
 
