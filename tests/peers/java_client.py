@@ -63,11 +63,16 @@ class JavaClient:
     """A class that answers requests, in a JVM of its own: one after another."""
 
     def __init__(self, main: str, path: str) -> None:
-        command = ["java", *_JVM, "-cp", path, main]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        self._command = ["java", *_JVM, "-cp", path, main]
+        self._process = self._started()
+
+    def _started(self) -> subprocess.Popen[str]:
+        return subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
 
     def request(self, *arguments: str) -> list[dict[str, Any]]:
         """The lines of the answer. Raises AssertionError with the reason when the request fails, or takes more than two minutes."""
+        if self._process.poll() is not None:  # the request before took too long: that failed, and this one need not
+            self._process = self._started()
         assert self._process.stdin
         assert self._process.stdout
         impatience = threading.Timer(_PATIENCE_S, self._process.kill)
@@ -81,8 +86,6 @@ class JavaClient:
             impatience.cancel()
             impatience.join()
         if line != "done\n":
-            if not line:
-                java_client.cache_clear()  # the next test has a JVM again
             raise AssertionError(f"{' '.join(arguments)}: {line.replace('|', chr(10)) or 'the JVM ended'}")
         return lines
 

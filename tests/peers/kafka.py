@@ -31,8 +31,10 @@ _next_port = itertools.count(random.SystemRandom().randrange(len(_PORTS)))
 
 
 def free_port() -> int:
-    """One that nobody listens on, nor gets from the system, nor from this function in this process or another worker: what is to listen
-    there starts seconds later."""
+    """A port where nothing listens now, and which is given once: whoever asked begins to listen seconds later.
+
+    Below the system's ephemeral range and that of `tests.s3server`; each worker has its own part.
+    """
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     ports = _PORTS[worker % _WORKERS :: _WORKERS]
     while True:

@@ -38,7 +38,7 @@ from tests.s3server import S3Server
 pytestmark = pytest.mark.peer
 
 FASTER = 240  # every time in the alerts, and every threshold in seconds, is shorter by this factor
-LONGEST_MS = 10_000  # nor does an alert wait for longer: one scrape that takes too long begins its time anew
+LONGEST_MS = 10_000  # of a `for:`, which begins again when one scrape takes too long
 EVERY = "500ms"
 PATIENCE_S = 180.0
 DISK_MIB = 48

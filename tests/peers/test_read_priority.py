@@ -99,7 +99,7 @@ def damaged(folder: Path) -> Iterator[None]:
 
 def read_values(address: str, count: int, until_s: float) -> list[bytes | None]:
     """Of the first `count` records, as a consumer at offset 0 gets them. What the gateway found damaged it believes to be so for some
-    seconds more, and consumers are told. Where the log ends is not asked: while the local log cannot be read, that is not known."""
+    seconds more, and its consumers get an error. Where the log ends is not asked: while the local log cannot be read, that is not known."""
     settings = {"auto.offset.reset": "error", "enable.auto.commit": False, "fetch.wait.max.ms": 50, "log_level": 2}
     consumer = Consumer({"bootstrap.servers": address, "group.id": "reader", "check.crcs": True, **settings})
     values, errors = list[bytes | None](), list[str]()
