@@ -229,8 +229,8 @@ def request_options(verb: Callable[..., None]) -> Callable[..., None]:
         type=click.Choice(["abort", "keep", "cut"]),
         default="abort",
         show_default=True,
-        help="For a transaction that is open at the end of a log and unknown to the recovered coordinator. abort: write an ABORT marker; "
-        "keep: leave it open; cut: end the log before it.",
+        help="For transactions that are open at the end of a log. abort: write ABORT markers; cut: end the logs before them; "
+        "keep: leave them, and transactional ids, to the recovered coordinator.",
     )
     @click.option("--keep-offsets", is_flag=True, help="Keep committed offsets that are beyond the end of the recovered logs.")
     @click.option("--apply-retention", is_flag=True, help="Apply the topics' own retention settings.")

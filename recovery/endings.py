@@ -47,7 +47,7 @@ def with_endings(plan: RecoveryPlan, store: ObjectStore) -> Ended:
             if plan.request.options.open_transactions == "keep":
                 return found.ended(())
             torn = find_torn(store, pool, found.partitions, found.notes.ended, found.commitments)
-            shorter = {place: end for place, end in torn.ends.items() if end < found.partitions[place].next_offset}
+            shorter = {log: end for log, end in torn.ends.items() if end < found.partitions[log].next_offset}
             if plan.request.options.open_transactions != "cut" or not shorter:
                 return found.ended(torn.torn)
             ends |= shorter
@@ -121,7 +121,7 @@ class _Decision:
             if commit.offset < left.get((commit.topic, commit.partition), 0):
                 skipping |= {commit.group} if commit.shared else set()
                 below |= set() if commit.shared else {(commit.group, commit.topic, commit.partition)}
-        retired = sum(written.rewritten for place, each in ended.items() if place[0] == TRANSACTIONS for written in each.written)
+        retired = sum(written.rewritten for (topic, _), log in ended.items() if topic == TRANSACTIONS for written in log.written)
         texts = (
             *sorted(notes.texts),
             *_notes(plan, ahead, unknown),

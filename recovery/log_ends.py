@@ -153,13 +153,13 @@ class LogEnds:
             )
         return replace(partition, written=tuple(written), open_from=max(min(kept), partition.start_offset) if kept else None)
 
-    def _keep(self, found: Sequence[Open], known: frozenset[int], place: Place) -> list[int]:
+    def _keep(self, found: Sequence[Open], known: frozenset[int], log: Place) -> list[int]:
         """Note that they stay open; return their first offsets."""
         if not found:
             return []
-        self._notes.opened(place, (each for each in found if each.producer_id not in known), "left open")
-        self._notes.opened(place, (each for each in found if each.producer_id in known), "ended by the coordinator")
-        self._notes.add(_left_open(*place, min(each.first_offset for each in found)))
+        self._notes.opened(log, (each for each in found if each.producer_id not in known), "left open")
+        self._notes.opened(log, (each for each in found if each.producer_id in known), "ended by the coordinator")
+        self._notes.add(_left_open(*log, min(each.first_offset for each in found)))
         return [each.first_offset for each in found]
 
     def _cut(self, partition: PartitionPlan, known: frozenset[int], place: Place, where: str) -> PartitionPlan:

@@ -50,8 +50,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     retention_ms, retention_bytes  the same with these values, per partition
     cluster_id       of the recovered cluster; a new one is made up when there is none
     node_id          of the broker that will start on the directory
-    open_transactions  of those that are open where a log ends: `abort` writes their ABORT markers, unless the recovered coordinator
-                     knows them; `cut` ends the log before them; `keep` leaves them open
+    open_transactions  of those that are open where a log ends: `abort` writes their ABORT markers; `cut` ends the log before them, and
+                     every log before a transaction that would come back in part; `keep` leaves them to the recovered coordinator
     keep_offsets     committed offsets ahead of the recovered logs stay as they are
     mode             what comes back to the disk: `full`, everything live in the archive; `partial`, the newest of it by keep_bytes and
                      keep_ms, per partition; `instant`, no records. A gateway serves the rest

@@ -5,7 +5,9 @@ archive proves that it has all of a transaction's records before it has the mark
 transaction is named, or every log ends before it.
 
 An end of a transaction is known by its epoch. With transactions of version 2 each has its own, one above that of its data (KIP-890). Those
-of version 1 share one: there the first marker that is not older than the open records is theirs, as a producer has one at a time.
+of version 1 share one: there it is the first that is not older than the open records, as a producer has one transaction at a time. The
+marker before it may be younger than these records: commits return before their markers are written. It has a counterpart in the log in
+which they are open.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -26,12 +28,13 @@ from recovery.runs import fetched
 
 _RUNS_MIN = 8  # of a log that are searched from its end on, whatever times their records have
 _SPAN_MS = 3_600_000  # how much older than its marker a record may be: Kafka's limit for a transaction is 15 minutes
+_TWINS_APART_MS = 1_000  # the same where they are taken for one without further evidence
 _MARKERS_APART_MS = 10_000  # how far from each other the markers of one transaction may be: leaders write them, each by its own clock
 
 
 class EndMarker(NamedTuple):
-    """A marker as a log has it. data_epoch: of the producer's last data before it in the same run; -1: there is none. first_offset: of that
-    transaction's records in this log; -1: it has none there"""
+    """A marker as a log has it. data_epoch, data_ms: of the producer's last data before it in the same run; -1: there is none.
+    first_offset: of that transaction's records in this log; -1: it has none there"""
 
     producer_id: int
     producer_epoch: int
@@ -39,6 +42,7 @@ class EndMarker(NamedTuple):
     is_commit: bool
     timestamp_ms: int
     data_epoch: int
+    data_ms: int
     first_offset: int
 
 
@@ -72,15 +76,15 @@ def may_be_torn(partitions: Mapping[Place, PartitionPlan], *, shortened: bool = 
 
     def check(commitment: Commitment) -> bool:
         since_ms = commitment.state.updated_ms
-        return any(newest.get(place, -1) < since_ms for place in commitment.partitions if place in partitions)
+        return any(newest.get(log, -1) < since_ms for log in commitment.partitions if log in partitions)
 
     return check
 
 
 def _newest(partitions: Mapping[Place, PartitionPlan]) -> Mapping[Place, int]:
     return {
-        place: max((entry.last_timestamp_ms for entry in plan.files if entry.last_timestamp_ms is not None), default=-1)
-        for place, plan in partitions.items()
+        log: max((entry.last_timestamp_ms for entry in plan.files if entry.last_timestamp_ms is not None), default=-1)
+        for log, plan in partitions.items()
     }
 
 
@@ -112,44 +116,60 @@ def find_torn(
 
     markers = dict(pool.map(search, [item for item in partitions.items() if item[0][0] != TRANSACTIONS]))
     found: dict[tuple[int, ...], _Parts] = {}
-    for place, transaction in ended:
+    for log, transaction in ended:
         key = transaction.producer_id, transaction.producer_epoch or 0
-        for other, marker in _commits_of(transaction, place, markers):
+        for other, marker in _commits_of(transaction, log, markers):
             parts = found.setdefault(key, _Parts(*key))
-            parts.committed[other], parts.missing[place] = marker, transaction.first_offset
+            parts.committed[other], parts.missing[log] = marker, transaction.first_offset
     newest = _newest(partitions)
     for commitment in suspected:
         _add_commitment(found, commitment, partitions, newest, markers)
     torn = [parts for _, parts in sorted(found.items()) if parts.committed and parts.missing]
     ends: dict[Place, int] = {}
     for parts in torn:
-        for place, marker in parts.committed.items():
+        for log, marker in parts.committed.items():
             first = marker.first_offset if marker.first_offset >= 0 else marker.offset
-            ends[place] = min(first, ends.get(place, first))
+            ends[log] = min(first, ends.get(log, first))
     return TornFound(tuple(map(_torn_of, torn)), ends)
 
 
-def _commits_of(transaction: Open, place: Place, markers: Mapping[Place, Sequence[EndMarker]]) -> Iterator[tuple[Place, EndMarker]]:
-    """Yield the COMMITs of `transaction`, which is open in `place`, in other logs."""
+def _commits_of(transaction: Open, log: Place, markers: Mapping[Place, Sequence[EndMarker]]) -> Iterator[tuple[Place, EndMarker]]:
+    """Yield the COMMITs of `transaction`, which is open in `log`, in other logs."""
     epoch = transaction.producer_epoch
     others = [
         (other, marker)
         for other, found in markers.items()
         for marker in found
-        if other != place and marker.producer_id == transaction.producer_id and marker.data_epoch in (-1, epoch)
+        if other != log and marker.producer_id == transaction.producer_id and marker.data_epoch in (-1, epoch)
     ]
     exact = [(other, marker) for other, marker in others if epoch is not None and marker.producer_epoch == epoch + 1 and marker.is_commit]
     if exact:
         yield from exact
         return
-    later = [(other, marker) for other, marker in others if marker.producer_epoch == epoch and marker.timestamp_ms >= transaction.last_ms]
-    first = min((marker for _, marker in later), key=lambda marker: marker.timestamp_ms, default=None)
+    mine = [marker for marker in markers[log] if marker.producer_id == transaction.producer_id]
+    before = max(mine, key=lambda marker: marker.offset, default=None)
+    ends: dict[Place, EndMarker] = {}
+    for other in {other for other, _ in others}:
+        found = sorted((marker for at, marker in others if at == other and marker.producer_epoch == epoch), key=lambda each: each.offset)
+        if (end := _first_after(transaction, before, found)) is not None:
+            ends[other] = end
+    first = min(ends.values(), key=lambda marker: marker.timestamp_ms, default=None)
     if first is not None and first.is_commit:
-        until_ms, seen = first.timestamp_ms + _MARKERS_APART_MS, set[Place]()
-        for other, marker in sorted(later, key=lambda found: found[1].offset):
-            if other not in seen and marker.is_commit and marker.timestamp_ms <= until_ms:
-                seen.add(other)
-                yield other, marker
+        until_ms = first.timestamp_ms + _MARKERS_APART_MS
+        yield from ((other, marker) for other, marker in ends.items() if marker.is_commit and marker.timestamp_ms <= until_ms)
+
+
+def _first_after(transaction: Open, before: EndMarker | None, found: Sequence[EndMarker]) -> EndMarker | None:
+    """Return the first marker of another log that may end the open transaction.
+
+    before  the marker before it, in the log in which it is open
+    found   of the same producer and epoch, in order
+    """
+    if before is not None and found:
+        at, twin = min(enumerate(found), key=lambda each: abs(each[1].timestamp_ms - before.timestamp_ms))
+        if abs(twin.timestamp_ms - before.timestamp_ms) <= _TWINS_APART_MS and twin.data_ms < transaction.last_ms:
+            found = found[at + 1 :]
+    return next((marker for marker in found if max(marker.data_ms, marker.timestamp_ms) >= transaction.last_ms), None)
 
 
 def _add_commitment(
@@ -162,18 +182,18 @@ def _add_commitment(
     """Add what the coordinator says: which partitions the transaction has, and that it is committed."""
     state = commitment.state
     added = _Parts(state.marked_id, state.data_epoch, commitment.transactional_id)
-    for place in sorted(commitment.partitions & markers.keys()):
-        marker, plan = _marker_of(commitment, markers[place]), partitions[place]
+    for log in sorted(commitment.partitions & markers.keys()):
+        marker, plan = _marker_of(commitment, markers[log]), partitions[log]
         if marker is not None and marker.is_commit:
-            added.committed[place] = marker
-        elif marker is None and not _is_emptied(plan) and newest[place] < state.updated_ms:
-            added.missing[place] = plan.next_offset
+            added.committed[log] = marker
+        elif marker is None and not _is_emptied(plan) and newest[log] < state.updated_ms:
+            added.missing[log] = plan.next_offset
     key = state.marked_id, state.data_epoch
     parts = found.get(key)
     if parts is not None and (state.marker_epoch > state.data_epoch or parts.committed.items() & added.committed.items()):
         parts.transactional_id = commitment.transactional_id
         parts.committed |= added.committed
-        parts.missing |= {place: end for place, end in added.missing.items() if place not in parts.missing}
+        parts.missing |= {log: end for log, end in added.missing.items() if log not in parts.missing}
     else:
         found[*key, state.started_ms] = added
 
@@ -203,9 +223,9 @@ def _torn_of(parts: _Parts) -> TornTransaction:
         producer_id=parts.producer_id,
         producer_epoch=parts.producer_epoch,
         committed=tuple(f"{topic}:{number}" for topic, number in committed),
-        markers=tuple(parts.committed[place].offset for place in committed),
+        markers=tuple(parts.committed[log].offset for log in committed),
         missing=tuple(f"{topic}:{number}" for topic, number in missing),
-        missing_from=tuple(parts.missing[place] for place in missing),
+        missing_from=tuple(parts.missing[log] for log in missing),
     )
 
 
@@ -238,7 +258,7 @@ def _end_markers(store: ObjectStore, partition: PartitionPlan, since: Mapping[in
 def _markers_in(store: ObjectStore, entries: Sequence[Entry], at: int, wanted: Collection[int]) -> Iterator[EndMarker]:
     entry = entries[at]
     first_offsets = dict(open_before(store, entries, at))
-    epochs: dict[int, int] = {}
+    data: dict[int, tuple[int, int]] = {}  # epoch and time of each producer's last
     with fetched(store, entry) as file:
         for position, header in walk(file, 0, entry.live_bytes, where=entry.key):
             producer_id = header.producer_id
@@ -246,13 +266,19 @@ def _markers_in(store: ObjectStore, entries: Sequence[Entry], at: int, wanted: C
                 continue
             if not header.is_control:
                 first_offsets.setdefault(producer_id, header.base_offset)
-                epochs[producer_id] = header.producer_epoch
+                data[producer_id] = header.producer_epoch, header.max_timestamp_ms
                 continue
             file.seek(position)
             kind = read_marker(file.read(header.size_bytes), where=entry.key).type if header.records else -1
             if kind in (ABORT, COMMIT):
-                first = first_offsets.pop(producer_id, -1)
-                epoch = epochs.pop(producer_id, -1)
+                epoch, data_ms = data.pop(producer_id, (-1, -1))
                 yield EndMarker(
-                    producer_id, header.producer_epoch, header.base_offset, kind == COMMIT, header.max_timestamp_ms, epoch, first
+                    producer_id=producer_id,
+                    producer_epoch=header.producer_epoch,
+                    offset=header.base_offset,
+                    is_commit=kind == COMMIT,
+                    timestamp_ms=header.max_timestamp_ms,
+                    data_epoch=epoch,
+                    data_ms=data_ms,
+                    first_offset=first_offsets.pop(producer_id, -1),
                 )

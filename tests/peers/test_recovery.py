@@ -66,7 +66,9 @@ def test_a_broker_serves_the_same_records_from_a_recovered_directory(name: str, 
 def test_groups_and_open_transactions_come_back_with_the_internal_topics(tmp_path: Path) -> None:
     store, repository = archived(["pantry"])
     plan = recovery.plan(repository, None, recovery.Options(keep_offsets=True))
-    assert {topic.topic for topic in plan.topics if any(each.open_from is not None for each in topic.partitions)} == {"refunds"}
+    assert [topic.topic for topic in plan.topics if any(each.aborts for partition in topic.partitions for each in partition.written)] == [
+        "refunds"
+    ]
     recovery.apply(plan, tmp_path / "kafka", store)
     topics = sorted({line["topic"] for line in expected_offsets("pantry", "read_uncommitted")})
     with KafkaBroker(tmp_path / "kafka", tmp_path / "work") as broker:
@@ -75,7 +77,7 @@ def test_groups_and_open_transactions_come_back_with_the_internal_topics(tmp_pat
         for group in expected_cluster("pantry")["groups"]:
             assert broker.committed(group["group"]) == {(each["topic"], each["partition"]): each["offset"] for each in group["offsets"]}
         ended = eventually(lambda: consumed(broker, "refunds", "read_committed", of=(b"after",)), lambda: after(broker, "refunds"))
-        assert ended  # the coordinator has aborted what it knew to be open
+        assert ended  # what was open is aborted
         assert java_consume(broker.bootstrap, ["refunds"], "read_committed").bounds["refunds", 0][1] > 30
 
 

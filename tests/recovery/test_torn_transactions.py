@@ -53,10 +53,19 @@ def test_the_first_marker_of_version_1_that_is_not_older_is_the_transaction_s(en
     log = []
     for at, kind in enumerate(ends):
         log += [data(2 * at, 7), marker(2 * at + 1, 7, kind, time_ms=LATER + at * 60_000)]
-    archive.topic("orders", [data(0, 7), marker(1, 7, time_ms=BASE_TIME - 1)], [plain(2)])
+    archive.topic("orders", [data(0, 7)], [marker(1, 7, time_ms=BASE_TIME - 1), plain(2)])
     archive.topic("menu", log)
     archive.topic("stock", [data(0, 7)])
     assert torn(archive) == ([("", ("menu:0",), ("stock:0",))] if expected else [])
+
+
+def test_the_marker_before_may_be_younger_than_what_is_open() -> None:
+    """A commit returns before its markers are written, and the next record has its time by then."""
+    archive = Archive()
+    archive.topic("menu", [data(0, 7), marker(1, 7, time_ms=BASE_TIME + 3), data(2, 7)])
+    archive.topic("orders", [data(0, 7), marker(1, 7, time_ms=BASE_TIME + 5)], [data(2, 7), marker(3, 7, ABORT, time_ms=LATER)])
+    archive.topic("stock", [data(0, 7), marker(1, 7, time_ms=BASE_TIME + 4)])
+    assert torn(archive) == []
 
 
 def test_what_the_coordinator_names_and_is_not_there_is_missing() -> None:
