@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from headwater_core.segments.batches import read_batch_header
 from headwater_core.segments.markers import COMMIT
@@ -152,12 +152,24 @@ class RecoveredMoment:
             places = {place for place in unseen if place in self.cluster.data}
             if self.moment.options.open_transactions == "cut" and places and seen - {place for place in seen if place[0] == OFFSETS}:
                 yield Problem("uncut", f"{transaction}: visible at {sorted(seen)}, not at {sorted(unseen)}")
-        if self.moment.order == "equal" and not (self.moment.lost or self.moment.foreign) and self._is_whole and self.torn:
-            yield Problem("torn", f"all logs were archived at one moment, and the plan names {self.torn}")
+        if self._is_of_one_moment:
+            yield from (
+                Problem("torn", f"all logs were archived at one moment, and the plan names {torn}") for torn in self._wrongly_torn()
+            )
 
     @property
-    def _is_whole(self) -> bool:
-        return not self.moment.options.to_offsets and self.moment.options.to_time_ms is None
+    def _is_of_one_moment(self) -> bool:
+        moment = self.moment
+        is_whole = not moment.options.to_offsets and moment.options.to_time_ms is None
+        return moment.order == "equal" and is_whole and not (moment.lost or moment.foreign)
+
+    def _wrongly_torn(self) -> Iterator[Any]:
+        """Unless a partition was added to the transaction and nothing was written to it: nobody can know that nothing is missing there."""
+        for torn in self.torn:
+            for transaction in self.cluster.transactions:
+                is_this = (transaction.producer_id, transaction.producer_epoch) == (torn.producer_id, torn.producer_epoch)
+                if is_this and self._stated(transaction) <= transaction.parts.keys():
+                    yield torn
 
     def _lacks(self, transaction: Transaction, place: Place, found: dict[int, bool | None]) -> bool:
         """Some of its records there are neither visible nor named as lost by the plan, though the archive shows that it has some."""
