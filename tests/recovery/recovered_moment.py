@@ -164,11 +164,12 @@ class RecoveredMoment:
         return moment.order == "equal" and is_whole and not (moment.lost or moment.foreign)
 
     def _wrongly_torn(self) -> Iterator[Any]:
-        """Unless a partition was added to the transaction and nothing was written to it: nobody can know that nothing is missing there."""
+        """Those that have all their markers."""
+        unfinished = [state.transaction for state in self.cluster.states.values()]
         for torn in self.torn:
             for transaction in self.cluster.transactions:
                 is_this = (transaction.producer_id, transaction.producer_epoch) == (torn.producer_id, torn.producer_epoch)
-                if is_this and self._stated(transaction) <= transaction.parts.keys():
+                if is_this and transaction.version == 2 and transaction not in unfinished:
                     yield torn
 
     def _lacks(self, transaction: Transaction, place: Place, found: dict[int, bool | None]) -> bool:
