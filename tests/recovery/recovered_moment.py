@@ -5,10 +5,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from headwater_core.segments import flexible
 from headwater_core.segments.batches import read_batch_header
 from headwater_core.segments.markers import COMMIT
 from headwater_core.segments.metadata.metadata_snapshot import read_snapshot
-from headwater_core.segments.records import decode_batch
 from headwater_core.segments.share_records import ShareKey, ShareState, decode_share_key, decode_share_state
 from recovery.coordinators import OFFSETS, TRANSACTIONS
 from recovery.layout import BOOTSTRAP
@@ -32,7 +32,7 @@ from tests.recovery.coordinator_model import (
     records_of,
 )
 from tests.recovery.transaction_cluster import TOPICS, Client, Transaction
-from tests.recovery.written_archive import batches_in
+from tests.recovery.written_archive import batches_in, text
 
 
 class Problem(NamedTuple):
@@ -58,6 +58,8 @@ class RecoveredMoment:
         """What stays in the archive and a gateway serves."""
         self.logs: dict[Place, LeaderLog] = {}
         self._bounds: dict[Place, int] = {}
+        self._requested: dict[Place, int] = {}
+        """Where the user lets logs end."""
         for topic in plan.topics:
             for partition in topic.partitions:
                 place = topic.topic, partition.partition
@@ -71,6 +73,7 @@ class RecoveredMoment:
                 self.below[place] = [Row.of(*batch) for batch in kept if batch[0].base_offset < start]
                 self.logs[place] = LeaderLog((Row.of(*batch) for batch in found), partition.next_offset)
                 self._bounds[place] = partition.next_offset
+                self._requested[place] = partition.end.offset if partition.end is not None else self.cluster.logs[place].end + 1
         self.torn = getattr(plan.cut, "torn", ())
 
     def _kept(self, place: Place) -> list[Batch]:
@@ -179,19 +182,18 @@ class RecoveredMoment:
         unseen = [offset for offset in unseen if not any(first <= offset <= last for first, last in lost)]
         if not unseen:
             return False
-        archived = {offset for batch in self.moment.logs[place] for offset in range(batch.base_offset, batch.next_offset)}
-        return any(offset in archived for offset in transaction.parts[place]) or place in self._stated(transaction)
+        end = min(self._requested[place], max((batch.next_offset for batch in self.moment.logs[place]), default=0))
+        return any(offset < end for offset in transaction.parts[place]) or place in self._stated(transaction)
 
     def _stated(self, transaction: Transaction) -> set[Place]:
-        """Its partitions as far as the recovered log of its coordinator names them."""
-        home = self.cluster.home_of(TRANSACTIONS, transaction.transactional_id)
-        back = {header.base_offset: raw for header, raw in self.batches[home] if header.base_offset < self._bounds[home]}
-        named: set[Place] = set()
-        for offset in transaction.states:
-            for record in decode_batch(back[offset]) if offset in back else ():
-                state = decode_state(record.value or b"")
-                named |= state.partitions if state is not None else set()
-        return named
+        """Its partitions, if the last of what its coordinator says of that id is about it: compaction takes the others."""
+        home, key = self.cluster.home_of(TRANSACTIONS, transaction.transactional_id), flexible.i16(0) + text(transaction.transactional_id)
+        archived = [batch for batch in self.batches[home] if batch[0].base_offset < self._bounds[home]]
+        last = next((record for record in reversed(list(records_of(archived))) if record.key == key), None)
+        if last is None or last.offset not in transaction.states or last.value is None:
+            return set()
+        state = decode_state(last.value)
+        return state.partitions if state is not None else set()
 
     def _is_named(self, transaction: Transaction, seen: set[Place], unseen: set[Place]) -> bool:
         def texts(places: set[Place]) -> set[str]:
