@@ -78,7 +78,10 @@ def cut_summary(made: RecoveryPlan) -> str:
     said = [f"{len(cut.shortened)} of {len(cut.partitions)} partitions end before their archive"]
     said.append(", ".join(f"{count} open transactions {what}" for what, count in sorted(outcomes.items())) or "no transaction is open")
     if cut.unfinished:
-        said.append(f"the recovered coordinator ends {len(cut.unfinished)}")
+        who = "the recovered coordinator ends" if made.request.options.open_transactions == "keep" else "ended for their coordinator:"
+        said.append(f"{who} {len(cut.unfinished)}")
+    if cut.torn:
+        said.append(f"{len(cut.torn)} transactions come back in part")
     kept = ", kept as requested" if made.request.options.keep_offsets else ", set back"
     said.append(f"{len(made.offsets_ahead)} group offsets beyond{kept if made.offsets_ahead else ''}")
     ids = f"; new producer ids from {cut.next_producer_id} on" if made.running is None else ""

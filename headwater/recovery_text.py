@@ -109,7 +109,7 @@ def conclude(made: "RecoveryPlan", into: Path | None) -> None:
         _say_left_out(made.left_out)
         needed, free = size_text(forecast.needed_bytes), size_text(forecast.free_bytes or 0)
         raise DiskFull(f"{into} has no room for what would be recovered: {needed} are needed, {free} are free")
-    check_complete(made.left_out)
+    check_complete(made.left_out, made.torn)
 
 
 def _say_left_out(left_out: Sequence[str]) -> None:
@@ -117,11 +117,19 @@ def _say_left_out(left_out: Sequence[str]) -> None:
         say(f"left out: {each}")
 
 
-def check_complete(left_out: Sequence[str]) -> None:
-    """Raises Partial unless nothing was left out."""
+def check_complete(left_out: Sequence[str], torn: Sequence[str] = ()) -> None:
+    """Raises Partial unless everything comes back, and each transaction as a whole or not at all."""
     _say_left_out(left_out)
-    if left_out:
-        raise Partial(f"{len(left_out)} parts of the archive are left out; `headwater verify` shows what is wrong with them")
+    for text in torn:
+        say(text)
+    reasons = [f"{len(left_out)} parts of the archive are left out; `headwater verify` shows what is wrong with them"] if left_out else []
+    if torn:
+        reasons.append(
+            f"{len(torn)} transactions come back in part, because their partitions were archived at different moments: keep it so, or "
+            "recover with --open-transactions cut, which ends every log before them"
+        )
+    if reasons:
+        raise Partial("; ".join(reasons))
 
 
 def say_what_next(done: "RecoveryReport") -> None:

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import msgspec
 
-from headwater_core.errors import VerificationFailed
+from headwater_core.errors import CorruptData, NotFound, VerificationFailed
 from recovery import layout
 from recovery.cluster_state import copied_state
+from recovery.coordinator_tail import tail_rows
 from recovery.layout import partition_directory, partitions, segment_files
 from recovery.recovery_plan import TargetBroker
 from recovery.target import Mark, broker_started, copy_name, read_mark
@@ -139,7 +140,11 @@ def gone_files(into: Path, mark: Mark, *brokers: TargetBroker) -> list[Path]:
             yield path, entry.live_bytes
         for topic, partition in partitions(mark.plan):
             directory = into / partition_directory(topic, partition)
-            beside = layout.partition_files(topic, partition, partition.log_end, mark.started_ms)
+            try:
+                rows = tail_rows(mark.plan, topic, partition, directory, mark.started_ms)
+            except (CorruptData, NotFound):
+                continue  # a segment that is gone or damaged is named by itself, and what recovery wrote behind it cannot be derived
+            beside = layout.partition_files(topic, partition, partition.log_end, mark.started_ms, rows)
             yield from ((directory / name, len(content)) for name, content in beside.items())
         bootstrap = {} if mark.plan.running else layout.bootstrap_files(mark.plan, mark.started_ms, copied_state(mark.plan, into))
         for some in (layout.checkpoint_files(mark.plan), bootstrap):

@@ -1,36 +1,41 @@
 """What the coordinators' own topics say, as far as they are recovered, and what is written after them."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import BinaryIO
 
 from msgspec.structs import replace
 
-from headwater_core.objectstore.store import ObjectStore
 from headwater_core.segments.batch_walk import walk
 from headwater_core.segments.markers import ABORT, COMMIT, read_marker
 from headwater_core.segments.records import decode_batch
 from manifests.entry import Entry
-from recovery.coordinators import OFFSETS, TRANSACTIONS, Commits, States
+from recovery.coordinators import OFFSETS, TRANSACTIONS, Commitment, Commits, States
 from recovery.log_ends import EndingNotes
 from recovery.open_transactions import DAMAGE
 from recovery.recovery_plan import Commit, OffsetAhead, PartitionPlan, Place, Written
-from recovery.runs import fetched
 from recovery.share_groups import SHARE_GROUPS, ShareStates
 
+OpenRun = Callable[[Entry], AbstractContextManager[BinaryIO]]
+"""Of an entry: its live part, as a file; it is fetched, or lies in a recovered directory."""
 
-def read_states(store: ObjectStore, partition: PartitionPlan, notes: EndingNotes) -> States:
+
+def read_states(
+    open_run: OpenRun, partition: PartitionPlan, notes: EndingNotes, may_be_torn: Callable[[Commitment], bool] = lambda commitment: False
+) -> States:
     """The transactions that one recovered partition of __transaction_state holds. What cannot be read is added to `notes`."""
-    states = States()
+    states = States(may_be_torn=may_be_torn)
 
     def batch(raw: bytes, transaction_of: int | None, where: str) -> None:
         for record in decode_batch(raw, where=where):
             states.record(record, where)
 
     for entry in partition.files:
-        _read(store, (TRANSACTIONS, partition.partition), entry, batch, lambda producer_id, ended: None, notes)
+        _read(open_run, (TRANSACTIONS, partition.partition), entry, batch, lambda producer_id, ended: None, notes)
     return states
 
 
-def read_shares(store: ObjectStore, partition: PartitionPlan, notes: EndingNotes) -> ShareStates:
+def read_shares(open_run: OpenRun, partition: PartitionPlan, notes: EndingNotes) -> ShareStates:
     """The states of share groups that one recovered partition of __share_group_state holds. What cannot be read is added to `notes`."""
     states = ShareStates()
 
@@ -39,11 +44,11 @@ def read_shares(store: ObjectStore, partition: PartitionPlan, notes: EndingNotes
             states.record(record, where)
 
     for entry in partition.files:
-        _read(store, (SHARE_GROUPS, partition.partition), entry, batch, lambda producer_id, ended: None, notes)
+        _read(open_run, (SHARE_GROUPS, partition.partition), entry, batch, lambda producer_id, ended: None, notes)
     return states
 
 
-def read_commits(store: ObjectStore, partition: PartitionPlan, notes: EndingNotes) -> Commits:
+def read_commits(open_run: OpenRun, partition: PartitionPlan, notes: EndingNotes) -> Commits:
     """As a coordinator will find them in the recovered partition, its gaps and what recovery writes included."""
     commits = Commits()
 
@@ -59,7 +64,7 @@ def read_commits(store: ObjectStore, partition: PartitionPlan, notes: EndingNote
         if entry.gap:
             _abort(commits, written.get(entry.base_offset))
         else:
-            _read(store, (OFFSETS, partition.partition), entry, batch, marker, notes)
+            _read(open_run, (OFFSETS, partition.partition), entry, batch, marker, notes)
     _abort(commits, written.get(partition.next_offset))
     return commits
 
@@ -70,7 +75,7 @@ def _abort(commits: Commits, written: Written | None) -> None:
 
 
 def _read(
-    store: ObjectStore,
+    open_run: OpenRun,
     place: Place,
     entry: Entry,
     batch: Callable[[bytes, int | None, str], None],
@@ -79,7 +84,7 @@ def _read(
 ) -> None:
     """Every batch of `entry`, in order; what cannot be read is noted."""
     try:
-        with fetched(store, entry) as file:
+        with open_run(entry) as file:
             for position, header in walk(file, 0, entry.live_bytes, where=entry.key):
                 file.seek(position)
                 raw = file.read(header.size_bytes)
@@ -92,21 +97,27 @@ def _read(
         notes.cannot_read(place, f"{offsets} cannot be read, so what was committed there is not known: {error}")
 
 
-def clamped(commits: Commits, log_ends: Mapping[Place, int]) -> tuple[list[Commit], list[OffsetAhead]]:
-    """New commits in place of those that lie beyond the logs' ends, and which those are."""
-    moved: dict[tuple[str, str, int], Commit] = {}
-    ahead: dict[tuple[str, str, int], OffsetAhead] = {}
-    for key, committed in commits.outcome():
-        end = log_ends.get((key.topic, key.partition))
-        if end is None or committed.value.offset <= end:
-            continue
-        moved[key] = Commit(key=committed.key, value=committed.value.moved_to(end))
-        ahead[key] = OffsetAhead(group=key.group, topic=key.topic, partition=key.partition, offset=committed.value.offset, log_end=end)
-    return [moved[key] for key in sorted(moved)], [ahead[key] for key in sorted(ahead)]
+def ahead_of_logs(commits: Commits, log_ends: Mapping[Place, int]) -> list[OffsetAhead]:
+    """The commits that lie beyond the logs' ends."""
+    found = [
+        OffsetAhead(group=key.group, topic=key.topic, partition=key.partition, offset=committed.value.offset, log_end=end)
+        for key, committed in commits.outcome()
+        if (end := log_ends.get((key.topic, key.partition))) is not None and committed.value.offset > end
+    ]
+    return sorted(found, key=lambda ahead: (ahead.group, ahead.topic, ahead.partition))
+
+
+def with_rewritten(partition: PartitionPlan, count: int) -> PartitionPlan:
+    """Return `partition` with so many records behind everything else, which are derived from it when it is in place."""
+    return _with_end(partition, lambda end: replace(end, rewritten=count)) if count else partition
 
 
 def with_commits(partition: PartitionPlan, commits: Sequence[Commit]) -> PartitionPlan:
     """`partition` with `commits` after everything else: of each key the last record counts."""
-    after = [each for each in partition.written if each.base_offset == partition.next_offset]
+    return _with_end(partition, lambda end: replace(end, commits=tuple(commits)))
+
+
+def _with_end(partition: PartitionPlan, change: Callable[[Written], Written]) -> PartitionPlan:
+    after = [written for written in partition.written if written.base_offset == partition.next_offset]
     end = after[0] if after else Written(base_offset=partition.next_offset, leader_epoch=partition.leader_epoch + 1)
-    return replace(partition, written=(*(each for each in partition.written if each is not end), replace(end, commits=tuple(commits))))
+    return replace(partition, written=(*(written for written in partition.written if written is not end), change(end)))

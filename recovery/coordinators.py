@@ -1,9 +1,10 @@
-"""What the coordinators of the lost cluster knew, as far as it was archived: committed offsets and unfinished transactions.
+"""What the coordinators of the lost cluster knew, as far as it was archived: committed offsets and transactions.
 
 They get the records of __consumer_offsets and __transaction_state in offset order, as a coordinator that loads them.
 """
 
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -17,10 +18,20 @@ from headwater_core.segments.coordinator_records import (
     decode_commit_value,
     decode_transaction_key,
     decode_transaction_value,
+    idle_group,
+    is_classic_group,
 )
 from headwater_core.segments.records import Record
 
+_COMMITMENTS_MAX = 100_000  # of one partition, the newest; each may be of a kilobyte
+
 OFFSETS, TRANSACTIONS = "__consumer_offsets", "__transaction_state"
+
+Row = tuple[bytes, bytes | None]
+"""Key and value of a record that recovery writes; without a value it is a tombstone."""
+
+CommitPosition = Callable[[str, int, int], tuple[int, int]]
+"""Of a commit's topic, partition and offset: its offset in the recovered log, and the highest leader epoch that it may name."""
 
 
 class Committed(NamedTuple):
@@ -39,21 +50,25 @@ class Commits:
     """
 
     current: dict[CommitKey, Committed] = field(default_factory=dict)
+    idle_groups: dict[bytes, bytes] = field(default_factory=dict)  # records of classic groups without members
     pending: dict[int, dict[CommitKey, Committed]] = field(default_factory=dict)
     unknown: set[str] = field(default_factory=set)
 
     def record(self, record: Record, transaction_of: int | None, where: str) -> None:
         """transaction_of: the producer id of a transactional batch."""
+        key = None
         try:
+            if is_classic_group(record.key or b""):
+                self._group(record, where)
+                return
             key = decode_commit_key(record.key or b"", where)
             if key is None:
                 return
             value = None if record.value is None else decode_commit_value(record.value, where)
-        except UnknownRecord as unknown:
-            self.unknown.add(str(unknown))
-            return
-        except CorruptData as error:
-            self.unknown.add(f"a record that cannot be decoded, {error.reason}")
+        except (UnknownRecord, CorruptData) as error:
+            self.unknown.add(str(error) if isinstance(error, UnknownRecord) else f"a record that cannot be decoded, {error.reason}")
+            if key is not None:
+                self.current.pop(key, None)  # an older commit must not come back over one that only its broker can read
             return
         if value is None:
             self.current.pop(key, None)
@@ -67,6 +82,31 @@ class Commits:
             if commits and self._is_newest(key, committed):
                 self.current[key] = committed
 
+    @property
+    def rows(self) -> int:
+        """How many `rewritten` gives."""
+        return sum(1 for _ in self._certain()) + len(self.idle_groups)
+
+    def rewritten(self, now_ms: int, position: CommitPosition) -> Iterator[Row]:
+        """Yield what a broker counts the age of, as of `now_ms`: each commit, and each classic group without members."""
+        for named, committed in sorted(self._certain()):
+            offset, epoch_max = position(named.topic, named.partition, committed.value.offset)
+            yield committed.key, committed.value.rewritten(offset, epoch_max=epoch_max, commit_ms=now_ms)
+        for key, value in sorted(self.idle_groups.items()):
+            yield key, idle_group(value, OFFSETS, since_ms=now_ms)
+
+    def _certain(self) -> Iterator[tuple[CommitKey, Committed]]:
+        """Yield the commits that no open transaction may replace: a broker takes no older record's place."""
+        pending = {key for commits in self.pending.values() for key in commits}
+        return ((key, committed) for key, committed in self.current.items() if key not in pending)
+
+    def _group(self, record: Record, where: str) -> None:
+        """Its record is never part of a transaction."""
+        key = record.key or b""
+        self.idle_groups.pop(key, None)
+        if record.value is not None and idle_group(record.value, where, since_ms=0) is not None:
+            self.idle_groups[key] = record.value
+
     def outcome(self) -> Iterator[tuple[CommitKey, Committed]]:
         """What a group may see later: of each key the last commit, and what open transactions would commit."""
         yield from self.current.items()
@@ -78,16 +118,35 @@ class Commits:
         return held is None or held.record_offset < committed.record_offset
 
 
+class Commitment(NamedTuple):
+    """A transaction that its coordinator had decided to commit, in these partitions."""
+
+    transactional_id: str
+    state: TransactionState
+    partitions: frozenset[tuple[str, int]]
+
+
 @dataclass(slots=True)
 class States:
-    """The transactions in __transaction_state, by transactional id."""
+    """The transactions in __transaction_state, by transactional id.
+
+    live         keys of all ids that have a state, also one that cannot be decoded
+    commitments  those of all transactions that `may_be_torn` says
+    """
 
     current: dict[str, TransactionState] = field(default_factory=dict)
+    live: dict[bytes, None] = field(default_factory=dict)
+    commitments: deque[Commitment] = field(default_factory=lambda: deque(maxlen=_COMMITMENTS_MAX))
     unknown: set[str] = field(default_factory=set)
+    may_be_torn: Callable[[Commitment], bool] = lambda commitment: False
 
     def record(self, record: Record, where: str) -> None:
+        key = record.key or b""
+        self.live.pop(key, None)
         try:
-            transactional_id = decode_transaction_key(record.key or b"", where)
+            transactional_id = decode_transaction_key(key, where)
+            if record.value is not None:
+                self.live[key] = None
             state = None if record.value is None else decode_transaction_value(record.value, where)
         except UnknownRecord as unknown:
             self.unknown.add(str(unknown))
@@ -95,9 +154,16 @@ class States:
         except CorruptData as error:
             self.unknown.add(f"a record that cannot be decoded, {error.reason}")
             return
-        self.current.pop(transactional_id, None)
-        if state is not None:
-            self.current[transactional_id] = state
+        before = self.current.pop(transactional_id, None)
+        if state is None:
+            return
+        self.current[transactional_id] = state
+        is_news = before is None or not before.is_committed or before.marker_epoch != state.marker_epoch or bool(state.partitions)
+        if state.is_committed and is_news:
+            partitions = state.partitions or (before.partitions if before is not None else frozenset())
+            commitment = Commitment(transactional_id, state, partitions)
+            if self.may_be_torn(commitment):
+                self.commitments.append(commitment)
 
     def unfinished(self) -> Mapping[tuple[str, int], frozenset[int]]:
         """The producer ids whose transactions a coordinator will end, by (topic, partition)."""

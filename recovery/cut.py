@@ -16,6 +16,8 @@ from recovery.coordinators import States
 if TYPE_CHECKING:
     from recovery.recovery_plan import PartitionPlan, RecoveryPlan
 
+_SHOWN = 8  # partitions of one transaction
+
 Outcome = Literal["aborted", "ended by the coordinator", "left open", "left out"]
 
 
@@ -51,8 +53,8 @@ class PartitionCut(msgspec.Struct, frozen=True, kw_only=True):
 class OpenTransactionAtCut(msgspec.Struct, frozen=True, kw_only=True):
     """A transaction whose end did not come back.
 
-    outcome      `aborted`: a marker is written; `ended by the coordinator`: the recovered one knows of it; `left open`: as requested, or
-                 because its producer's epoch is not known; `left out`: the log is cut before it
+    outcome      `aborted`: a marker is written; `left out`: the log is cut before it; `left open`, `ended by the coordinator`: as
+                 requested, and the recovered coordinator does not know, or knows, a transaction of that producer
     coordinator  what the recovered coordinator says of that producer's last transaction, which may be a later one; "" where it does not
                  know the producer. `complete-commit` beside `aborted`: it, or a later one, was committed, and some of its records are
                  in partitions whose archive goes further
@@ -68,7 +70,7 @@ class OpenTransactionAtCut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnfinishedTransaction(msgspec.Struct, frozen=True, kw_only=True):
-    """One that the recovered coordinator ends after its start: it writes markers to these partitions, TOPIC:NUMBER each.
+    """One that the archived coordinator had not ended, in these partitions, TOPIC:NUMBER each.
 
     missing  those of them that do not come back
     """
@@ -79,12 +81,45 @@ class UnfinishedTransaction(msgspec.Struct, frozen=True, kw_only=True):
     status: str
     partitions: tuple[str, ...]
     missing: tuple[str, ...] = ()
+    is_two_phase: bool = False
+
+
+class TornTransaction(msgspec.Struct, frozen=True, kw_only=True):
+    """A transaction that its coordinator committed, and of which only a part comes back: readers of committed data see that part.
+
+    transactional_id  "" where the coordinator's log does not name it
+    producer_epoch    of its data
+    committed, markers       partitions with its COMMIT, TOPIC:NUMBER each, and the markers' offsets
+    missing, missing_from    partitions whose archive ends before its COMMIT, and where its records begin there, or the log ends
+    """
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    committed: tuple[str, ...]
+    markers: tuple[int, ...]
+    missing: tuple[str, ...]
+    missing_from: tuple[int, ...]
+
+    def __str__(self) -> str:
+        def listed(partitions: tuple[str, ...], offsets: tuple[int, ...]) -> str:
+            shown = ", ".join(f"{partition} offset {offset}" for partition, offset in zip(partitions[:_SHOWN], offsets, strict=False))
+            return shown + (f" and {len(partitions) - _SHOWN} more" if len(partitions) > _SHOWN else "")
+
+        name = f"transaction of {self.transactional_id!r}" if self.transactional_id else "transaction"
+        return (
+            f"torn: {name} (producer id {self.producer_id}, epoch {self.producer_epoch}) is committed in "
+            f"{listed(self.committed, self.markers)}, and its records are not in {listed(self.missing, self.missing_from)}"
+        )
 
 
 class RecoveryCut(msgspec.Struct, frozen=True, kw_only=True):
     """What group offsets are set back to stands in the plan's `offsets_ahead`.
 
-    unfinished           transactions that the coordinator ends
+    unfinished           transactions that the archived coordinator had not ended: recovery does it, or, where they are kept, the recovered
+                         coordinator
+    torn                 transactions of which a part comes back
+    retired              how many transactional ids are ended by a tombstone: their producers get new producer ids
     coordinator_producer_id  the highest that it has given, as far as its log came back; -1: none
     next_producer_id     new producers get ids from there on
     """
@@ -94,6 +129,8 @@ class RecoveryCut(msgspec.Struct, frozen=True, kw_only=True):
     unfinished: tuple[UnfinishedTransaction, ...] = ()
     coordinator_producer_id: int = -1
     next_producer_id: int = 0
+    torn: tuple[TornTransaction, ...] = ()
+    retired: int = 0
 
     @property
     def shortened(self) -> tuple[PartitionCut, ...]:
@@ -175,4 +212,5 @@ def _unfinished(states: States, places: Collection[tuple[str, int]]) -> Iterable
                 status=state.status,
                 partitions=tuple(f"{topic}:{number}" for topic, number in ordered),
                 missing=tuple(f"{topic}:{number}" for topic, number in ordered if (topic, number) not in places),
+                is_two_phase=state.is_two_phase,
             )

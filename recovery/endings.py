@@ -6,19 +6,22 @@ produced next.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.threads import ContextThreads
-from recovery.coordinator_logs import clamped, read_commits, read_shares, read_states, with_commits
-from recovery.coordinators import OFFSETS, TRANSACTIONS, States
-from recovery.cut import cut_of
+from recovery.coordinator_logs import ahead_of_logs, read_commits, read_shares, read_states, with_commits, with_rewritten
+from recovery.coordinators import OFFSETS, TRANSACTIONS, Commitment, States
+from recovery.cut import TornTransaction, cut_of
 from recovery.initial_metadata import first_producer_id
 from recovery.log_ends import EndingNotes, LogEnds
 from recovery.recovery_plan import GroupCommit, OffsetAhead, PartitionPlan, Place, RecoveryPlan, TopicPlan
+from recovery.runs import fetched
 from recovery.share_groups import SHARE_GROUPS, below_logs, with_leader_epochs, within_logs
+from recovery.torn_transactions import find_torn, may_be_torn
 
 _READERS = 8
 _SHOWN = 20  # of the groups that are ahead; the plan lists them all
@@ -37,65 +40,133 @@ def with_endings(plan: RecoveryPlan, store: ObjectStore) -> Ended:
     Reads the archive: the indexes of runs that end inside a transaction, and all of __consumer_offsets, __transaction_state and
     __share_group_state that is planned. What is damaged there is noted.
     """
-    topics = {topic.topic: topic for topic in plan.topics}
-    notes = EndingNotes()
+    ends: dict[Place, int] = {}
     with ContextThreads(_READERS, "recover-endings") as pool:
-        states, own_ends = States(), LogEnds(store, plan, {}, notes)
+        while True:
+            found = _Decision(plan, store, pool, ends)
+            if plan.request.options.open_transactions == "keep":
+                return found.ended(())
+            torn = find_torn(store, pool, found.partitions, found.notes.ended, found.commitments)
+            shorter = {place: end for place, end in torn.ends.items() if end < found.partitions[place].next_offset}
+            if plan.request.options.open_transactions != "cut" or not shorter:
+                return found.ended(torn.torn)
+            ends |= shorter
+
+
+class _Decision:
+    """How all logs of a plan end.
+
+    ends        of logs that end earlier, because a transaction that is cut off begins there
+    partitions  as they end, by topic and partition
+    """
+
+    def __init__(self, plan: RecoveryPlan, store: ObjectStore, pool: ContextThreads, ends: Mapping[Place, int]) -> None:
+        self.notes = notes = EndingNotes()
+        options = plan.request.options
+        topics = {topic.topic: topic for topic in plan.topics}
+        planned = {(topic.topic, partition.partition): partition for topic in plan.topics for partition in topic.partitions}
+        suspect = may_be_torn(
+            planned, shortened=options.open_transactions == "cut" or options.to_time_ms is not None or bool(options.to_offsets)
+        )
+        open_run = partial(fetched, store)
+        own_ends = LogEnds(store, plan, {}, notes, ends)
         stated = list(pool.map(lambda each: own_ends.of(topics[TRANSACTIONS], each), _partitions(topics, TRANSACTIONS)))
-        for each in pool.map(lambda partition: read_states(store, partition, notes), stated):  # no further than the log comes back
-            states.current |= each.current
-            states.unknown |= each.unknown
-        ends = LogEnds(store, plan, states.unfinished(), notes)
-        shared = list(pool.map(lambda each: ends.of(topics[SHARE_GROUPS], each), _partitions(topics, SHARE_GROUPS)))
-        shares = list(pool.map(lambda each: read_shares(store, each, notes), shared))
-        plan = replace(plan, topics=with_leader_epochs(plan.topics, shares))
+        self._states = list(pool.map(lambda partition: read_states(open_run, partition, notes, suspect), stated))  # as far as it comes back
+        known = merged(self._states).unfinished() if options.open_transactions == "keep" else {}
+        log_ends = LogEnds(store, plan, known, notes, ends)
+        shared = list(pool.map(lambda each: log_ends.of(topics[SHARE_GROUPS], each), _partitions(topics, SHARE_GROUPS)))
+        self._shares = list(pool.map(lambda each: read_shares(open_run, each, notes), shared))
+        self._plan = plan = replace(plan, topics=with_leader_epochs(plan.topics, self._shares))
         decided = {TRANSACTIONS: stated, SHARE_GROUPS: shared}
         places = [(topic, partition) for topic in plan.topics if topic.topic not in decided for partition in topic.partitions]
-        ended = dict(zip(((t.topic, p.partition) for t, p in places), pool.map(lambda place: ends.of(*place), places), strict=True))
-        ended |= {(name, each.partition): each for name, partitions in decided.items() for each in partitions}
-        log_ends = {place: partition.log_end for place, partition in ended.items()}
+        ended = dict(zip(((t.topic, p.partition) for t, p in places), pool.map(lambda place: log_ends.of(*place), places), strict=True))
+        self.partitions = ended | {(name, each.partition): each for name, partitions in decided.items() for each in partitions}
         mine = [partition for place, partition in ended.items() if place[0] == OFFSETS]
-        found = list(pool.map(lambda partition: read_commits(store, partition, notes), mine))
-    ahead: list[OffsetAhead] = []
-    for partition, commits in zip(mine, found, strict=True):
-        moved, beyond = clamped(commits, log_ends)
-        ahead += beyond
-        if moved and not plan.request.options.keep_offsets:
-            ended[OFFSETS, partition.partition] = with_commits(partition, moved)
-    for partition, held in zip(shared, shares, strict=True):
-        kept, beyond = within_logs(held, plan.topics, log_ends)
-        ahead += beyond
-        if kept and not plan.request.options.keep_offsets:
-            ended[SHARE_GROUPS, partition.partition] = with_commits(partition, kept)
-    if plan.running is not None:
-        ahead += commits_ahead(plan.running.commits, log_ends)
-    unknown = states.unknown.union(*(commits.unknown for commits in found), *(held.unknown for held in shares))
-    left = {(topic.topic, each.partition): each.start_offset for topic in plan.topics for each in topic.partitions if each.left}
-    below = {
-        (key.group, *place)
-        for commits in found
-        for key, at in commits.outcome()
-        if at.value.offset < left.get(place := (key.topic, key.partition), 0)
-    }
-    skipping = {group for held in shares for group in below_logs(held, plan.topics, left)}
-    for commit in plan.running.commits if plan.running is not None else ():
-        if commit.offset < left.get((commit.topic, commit.partition), 0):
-            skipping |= {commit.group} if commit.shared else set()
-            below |= set() if commit.shared else {(commit.group, commit.topic, commit.partition)}
-    texts = (*sorted(notes.texts), *_notes(plan, ahead, unknown), *_notes_below(below), *_notes_skipping(skipping))
-    ended_plan = replace(
-        plan,
-        topics=tuple(
-            replace(topic, partitions=tuple(ended[topic.topic, partition.partition] for partition in topic.partitions))
-            for topic in plan.topics
-        ),
-        offsets_ahead=tuple(ahead),
-        endings=texts,
-    )
-    ended_plan = replace(ended_plan, cut=cut_of(plan, ended_plan, notes.transactions, states))
-    if ended_plan.cut is not None and plan.running is None:  # a running cluster has producer ids of its own
-        ended_plan = replace(ended_plan, cut=replace(ended_plan.cut, next_producer_id=first_producer_id(ended_plan)))
-    return Ended(ended_plan, notes.unread)
+        self._commits = list(pool.map(lambda partition: read_commits(open_run, partition, notes), mine))
+        for partition, commits in zip(mine, self._commits, strict=True):
+            self.partitions[OFFSETS, partition.partition] = with_rewritten(partition, commits.rows)
+        if options.open_transactions != "keep":
+            for partition, states in zip(stated, self._states, strict=True):
+                self.partitions[TRANSACTIONS, partition.partition] = with_rewritten(partition, len(states.live))
+        self._shared = shared
+
+    @property
+    def commitments(self) -> Iterator[Commitment]:
+        """What coordinators had decided to commit, where parts of it may be missing."""
+        return (commitment for states in self._states for commitment in states.commitments)
+
+    def ended(self, torn: Sequence[TornTransaction]) -> Ended:
+        """The plan with all that was decided."""
+        plan, ended, notes, found, shares = self._plan, self.partitions, self.notes, self._commits, self._shares
+        log_ends = {place: partition.log_end for place, partition in ended.items()}
+        ahead = [beyond for commits in found for beyond in ahead_of_logs(commits, log_ends)]
+        for partition, held in zip(self._shared, shares, strict=True):
+            kept, beyond = within_logs(held, plan.topics, log_ends)
+            ahead += beyond
+            if kept and not plan.request.options.keep_offsets:
+                ended[SHARE_GROUPS, partition.partition] = with_commits(partition, kept)
+        if plan.running is not None:
+            ahead += commits_ahead(plan.running.commits, log_ends)
+        states = merged(self._states)
+        unknown = states.unknown.union(*(commits.unknown for commits in found), *(held.unknown for held in shares))
+        left = {(topic.topic, each.partition): each.start_offset for topic in plan.topics for each in topic.partitions if each.left}
+        below = {
+            (key.group, *place)
+            for commits in found
+            for key, at in commits.outcome()
+            if at.value.offset < left.get(place := (key.topic, key.partition), 0)
+        }
+        skipping = {group for held in shares for group in below_logs(held, plan.topics, left)}
+        for commit in plan.running.commits if plan.running is not None else ():
+            if commit.offset < left.get((commit.topic, commit.partition), 0):
+                skipping |= {commit.group} if commit.shared else set()
+                below |= set() if commit.shared else {(commit.group, commit.topic, commit.partition)}
+        retired = sum(written.rewritten for place, each in ended.items() if place[0] == TRANSACTIONS for written in each.written)
+        texts = (
+            *sorted(notes.texts),
+            *_notes(plan, ahead, unknown),
+            *_notes_of_coordinators(ended, states, retired),
+            *_notes_below(below),
+            *_notes_skipping(skipping),
+        )
+        ended_plan = replace(
+            plan,
+            topics=tuple(
+                replace(topic, partitions=tuple(ended[topic.topic, partition.partition] for partition in topic.partitions))
+                for topic in plan.topics
+            ),
+            offsets_ahead=tuple(ahead),
+            endings=texts,
+        )
+        cut = replace(cut_of(plan, ended_plan, notes.transactions, states), torn=tuple(torn), retired=retired)
+        ended_plan = replace(ended_plan, cut=cut)
+        if plan.running is None:  # a running cluster has producer ids of its own
+            ended_plan = replace(ended_plan, cut=replace(cut, next_producer_id=first_producer_id(ended_plan)))
+        return Ended(ended_plan, notes.unread)
+
+
+def merged(found: Iterable[States]) -> States:
+    """The states of all partitions as those of one."""
+    states = States()
+    for each in found:
+        states.current |= each.current
+        states.unknown |= each.unknown
+    return states
+
+
+def _notes_of_coordinators(ended: Mapping[Place, PartitionPlan], states: States, retired: int) -> Iterator[str]:
+    for (topic, number), partition in sorted(ended.items()):
+        if topic == TRANSACTIONS:
+            for gap in partition.gaps:
+                yield f"{topic}:{number}: offsets {gap.base_offset}-{gap.last_offset} are lost, with what its coordinator knew by them"
+    if retired:
+        yield f"{retired} transactional ids get new producer ids: producers that survived are refused, and begin again"
+    for transactional_id, state in sorted(states.current.items()):
+        if retired and state.is_two_phase and state.unfinished:
+            yield (
+                f"the two-phase transaction of {transactional_id} (producer id {state.producer_id}, epoch {state.producer_epoch}) is "
+                "aborted, though it may be prepared: its transaction manager must be told"
+            )
 
 
 def commits_ahead(commits: Iterable[GroupCommit], log_ends: Mapping[Place, int]) -> Iterator[OffsetAhead]:

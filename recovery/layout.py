@@ -1,7 +1,7 @@
 """The small files of a recovered log directory, as bytes. Pure: a plan in, names and contents out."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
@@ -11,6 +11,7 @@ from headwater_core.segments import checkpoints, markers
 from headwater_core.segments.encoder import encode_batch, encode_marker
 from headwater_core.segments.metadata.cluster_metadata import ClusterMetadata
 from manifests.entry import Entry
+from recovery.coordinators import Row
 from recovery.identity import derived_kafka_id
 from recovery.indexes import INTERVAL, INTERVAL_BYTES, Indexes
 from recovery.initial_metadata import bootstrap_checkpoint
@@ -31,11 +32,12 @@ def partition_directory(topic: TopicPlan, partition: PartitionPlan) -> PurePath:
     return PurePath(partition.directory, f"{topic.topic}-{partition.partition}")
 
 
-def partition_files(topic: TopicPlan, partition: PartitionPlan, last_end: int | None, timestamp_ms: int) -> Files:
+def partition_files(topic: TopicPlan, partition: PartitionPlan, last_end: int | None, timestamp_ms: int, rows: Sequence[Row] = ()) -> Files:
     """The files beside the restored segments of one partition, by their names in it.
 
     last_end      the offset after the last batch of the last restored segment; None when there is no segment
     timestamp_ms  of what recovery itself writes
+    rows          the records that the plan counts as rewritten (coordinator_tail.py)
     """
     history = epoch_history(partition)
     files = {PurePath(checkpoints.PARTITION_METADATA): checkpoints.encode_partition_metadata(topic.topic_id)}
@@ -44,7 +46,7 @@ def partition_files(topic: TopicPlan, partition: PartitionPlan, last_end: int | 
     for written in partition.written:
         name = PurePath(segment_name(written.base_offset))
         files[name], indexes = b"", Indexes(written.base_offset, index_interval_bytes(topic))
-        for batch, last_offset in batches_of(topic, written, timestamp_ms):
+        for batch, last_offset in batches_of(topic, written, timestamp_ms, rows):
             indexes.add(len(files[name]), last_offset, timestamp_ms)
             files[name] += batch
         files |= {name.with_suffix(suffix): content for suffix, content in indexes.files().items()}
@@ -55,7 +57,7 @@ def partition_files(topic: TopicPlan, partition: PartitionPlan, last_end: int | 
     return files
 
 
-def batches_of(topic: TopicPlan, written: Written, timestamp_ms: int) -> Iterator[tuple[bytes, int]]:
+def batches_of(topic: TopicPlan, written: Written, timestamp_ms: int, rewritten: Sequence[Row] = ()) -> Iterator[tuple[bytes, int]]:
     """The batches of a segment of recovery's own, each with its last offset."""
     for offset, abort in enumerate(written.aborts, written.base_offset):
         marker = encode_marker(
@@ -70,8 +72,9 @@ def batches_of(topic: TopicPlan, written: Written, timestamp_ms: int) -> Iterato
         )
         yield marker, offset
     first = written.base_offset + len(written.aborts)
-    for at in range(0, len(written.commits), _BATCH_COMMITS):
-        rows = [(commit.key, commit.value) for commit in written.commits[at : at + _BATCH_COMMITS]]
+    records = [*((commit.key, commit.value) for commit in written.commits), *(rewritten if written.rewritten else ())]
+    for at in range(0, len(records), _BATCH_COMMITS):
+        rows = records[at : at + _BATCH_COMMITS]
         batch = encode_batch(first + at, rows, leader_epoch=written.leader_epoch, timestamp_ms=timestamp_ms)
         yield batch, first + at + len(rows) - 1
 

@@ -1,7 +1,7 @@
 """How a recovered log ends where transactions are open: cut before them, aborted, or left open."""
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -16,19 +16,29 @@ from recovery.open_transactions import DAMAGE, Open, open_after, open_before
 from recovery.recovery_plan import Abort, PartitionPlan, Place, RecoveryPlan, TopicPlan, Written
 from recovery.runs import fetched
 
+PRODUCER_EPOCH_MAX = 2**15 - 1
+
 
 @dataclass(slots=True)
 class EndingNotes:
-    """What people should know of where logs end. unread: of which places something could not be read. transactions: that are open there"""
+    """What people should know of where logs end.
+
+    unread        of which places something could not be read
+    transactions  that are open there
+    ended         those of them that recovery aborts, or ends the log before
+    """
 
     texts: list[str] = field(default_factory=list)
     unread: set[Place] = field(default_factory=set)
     transactions: list[OpenTransactionAtCut] = field(default_factory=list)
+    ended: list[tuple[Place, Open]] = field(default_factory=list)
 
     def add(self, text: str) -> None:
         self.texts.append(text)
 
     def opened(self, place: Place, found: Iterable[Open], outcome: Outcome) -> None:
+        found = list(found)
+        self.ended += ((place, transaction) for transaction in found if outcome in ("aborted", "left out"))
         self.transactions += (
             OpenTransactionAtCut(
                 topic=place[0],
@@ -51,10 +61,18 @@ class LogEnds:
 
     unfinished  by place, the producers whose transactions the recovered coordinator ends
     notes       what is decided is added
+    ends        of logs that end earlier, because a transaction that is cut off elsewhere begins there
     """
 
-    def __init__(self, store: ObjectStore, plan: RecoveryPlan, unfinished: Mapping[Place, frozenset[int]], notes: EndingNotes) -> None:
-        self._store, self._unfinished, self._notes = store, unfinished, notes
+    def __init__(
+        self,
+        store: ObjectStore,
+        plan: RecoveryPlan,
+        unfinished: Mapping[Place, frozenset[int]],
+        notes: EndingNotes,
+        ends: Mapping[Place, int] | None = None,
+    ) -> None:
+        self._store, self._unfinished, self._notes, self._ends = store, unfinished, notes, ends or {}
         self._how = plan.request.options.open_transactions
 
     def of(self, topic: TopicPlan, partition: PartitionPlan) -> PartitionPlan:
@@ -76,57 +94,73 @@ class LogEnds:
 
     def _to_requested_end(self, partition: PartitionPlan, place: Place, where: str) -> PartitionPlan:
         """Without what follows the end that the user requested. A run that cannot be read to be cut is left out as a whole."""
-        if partition.end is None or partition.next_offset <= partition.end.offset:
+        end = min(
+            (end for end in (partition.end.offset if partition.end else None, self._ends.get(place)) if end is not None), default=None
+        )
+        if end is None or partition.next_offset <= end:
             return partition
-        entries = _beginning_before(partition.listed, partition.end.offset)
+        entries = _beginning_before(partition.listed, end)
         try:
-            entries = self._cut_at(entries, partition.end.offset)
+            entries = self._cut_at(entries, end)
         except DAMAGE as error:
             self._notes.cannot_read(place, f"{where}: offsets {entries[-1].base_offset}-{entries[-1].last_offset} are left out: {error}")
             entries = entries[:-1]
-        return _of_entries(partition, entries, partition.end.offset)
+        return _of_entries(partition, entries, end)
 
     def _ended(self, partition: PartitionPlan, known: frozenset[int], place: Place, where: str) -> PartitionPlan:
-        """With an ABORT marker for every transaction that no coordinator ends, where the log ends and where a gap begins: what ended
-        in a gap is not known, and the producer's next marker would end both."""
+        """With an ABORT marker for every open transaction, where the log ends and where a gap begins: what ended in a gap is not known, and
+        the producer's next marker would end both. Unless they are to be kept, none is left to the recovered coordinator: it may know an
+        older transaction of the same producer."""
         entries = _with_beneath(partition)
         last = next((at for at in reversed(range(len(entries))) if not entries[at].gap), None)
         written: list[Written] = []
-        left: list[int] = []
+        kept: list[int] = []
+        unplaced: dict[int, Open] = {}  # for their markers a gap had no room
         for at, entry in enumerate(entries):
-            if entry.open_from is None:
-                continue
             is_local, is_last = at >= len(partition.beneath), at == last
+            if entry.gap or (entry.open_from is None and not (is_last and unplaced)):
+                continue
             gap = entries[at + 1] if at + 1 < len(entries) and is_local else None
             if (gap is not None and not gap.gap) or not (is_local or is_last):
                 continue
-            found = open_after(self._store, entries, at)
-            if not found:  # it began in what is lost, and has no record in what is left
+            found = open_after(self._store, entries, at)  # none: it began in what is lost, and has no record in what is left
+            if self._how == "keep":
+                kept += self._keep(found, known if is_last else frozenset(), place)
                 continue
-            ours = [each for each in found if not (is_last and each.producer_id in known)]
+            ours = {transaction.producer_id: transaction for transaction in found}
+            ours = unplaced | ours if is_last else ours
             room = len(ours) if gap is None else gap.next_offset - gap.base_offset
-            if self._how == "keep" or room < len(ours) or any(each.producer_epoch is None for each in ours):
-                left += [each.first_offset for each in found]
-                self._notes.opened(place, ours, "left open")
-                self._notes.opened(place, (each for each in found if each not in ours), "ended by the coordinator")
-                self._notes.add(_left_open(*place, min(each.first_offset for each in found)))
-                continue
-            if is_last and len(ours) < len(found):
-                left += [each.first_offset for each in found if each not in ours]
-                self._notes.opened(place, (each for each in found if each not in ours), "ended by the coordinator")
-                self._notes.add(f"{where} ends inside {len(found) - len(ours)} transactions, which the recovered coordinator ends")
-            if ours:
-                self._notes.opened(place, ours, "aborted")
-                base_offset = partition.next_offset if gap is None else gap.base_offset
-                leader_epoch = partition.leader_epoch + 1 if gap is None else _last_epoch(entry)
-                written.append(Written(base_offset=base_offset, leader_epoch=leader_epoch, aborts=tuple(map(_abort_of, ours))))
-                which = "where it ends" if is_last else f"before the gap at offset {base_offset}"
-                first = min(each.first_offset for each in ours)
+            if len(ours) > room and is_last:
+                gap = None  # behind it there is room
+            elif len(ours) > room:
+                unplaced |= dict(list(ours.items())[room:])
+                ours = dict(list(ours.items())[:room])
                 self._notes.add(
-                    f"{where}: {len(ours)} transactions are open {which}, from offset {first} on; "
-                    "their ends were not archived, and they are aborted"
+                    f"{where}: the gap at offset {entry.next_offset} has room for {room} ABORT markers; {len(unplaced)} more transactions "
+                    "that are open there end with their producers' next markers, or where the log ends"
                 )
-        return replace(partition, written=tuple(written), open_from=max(min(left), partition.start_offset) if left else None)
+            if not ours:
+                continue
+            self._notes.opened(place, ours.values(), "aborted")
+            base_offset = partition.next_offset if gap is None else gap.base_offset
+            leader_epoch = partition.leader_epoch + 1 if gap is None else _last_epoch(entry)
+            written.append(Written(base_offset=base_offset, leader_epoch=leader_epoch, aborts=tuple(map(_abort_of, ours.values()))))
+            which = "where it ends" if is_last else f"before the gap at offset {base_offset}"
+            first = min(transaction.first_offset for transaction in ours.values())
+            self._notes.add(
+                f"{where}: {len(ours)} transactions are open {which}, from offset {first} on; "
+                "their ends were not archived, and they are aborted"
+            )
+        return replace(partition, written=tuple(written), open_from=max(min(kept), partition.start_offset) if kept else None)
+
+    def _keep(self, found: Sequence[Open], known: frozenset[int], place: Place) -> list[int]:
+        """Note that they stay open; return their first offsets."""
+        if not found:
+            return []
+        self._notes.opened(place, (each for each in found if each.producer_id not in known), "left open")
+        self._notes.opened(place, (each for each in found if each.producer_id in known), "ended by the coordinator")
+        self._notes.add(_left_open(*place, min(each.first_offset for each in found)))
+        return [each.first_offset for each in found]
 
     def _cut(self, partition: PartitionPlan, known: frozenset[int], place: Place, where: str) -> PartitionPlan:
         """Without everything from the first transaction on that no coordinator ends; what is cut may have ended an earlier one."""
@@ -181,10 +215,12 @@ def _of_entries(partition: PartitionPlan, entries: EntryList, end: int) -> Parti
 
 
 def _abort_of(transaction: Open) -> Abort:
-    """The marker that ends `transaction`, whose producer epoch is known."""
+    """The marker that ends `transaction`. Its epoch is above that of the data, as brokers check it for transactions of version 2, and as it
+    does no harm to one of version 1: no producer has the id again (KIP-1228)."""
+    epoch = PRODUCER_EPOCH_MAX if transaction.producer_epoch is None else transaction.producer_epoch + 1
     return Abort(
         producer_id=transaction.producer_id,
-        producer_epoch=transaction.producer_epoch or 0,
+        producer_epoch=min(epoch, PRODUCER_EPOCH_MAX),
         coordinator_epoch=max(0, transaction.coordinator_epoch),
     )
 

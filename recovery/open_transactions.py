@@ -16,24 +16,26 @@ DAMAGE = (CorruptData, NotFound, UnsupportedFormat)
 
 
 class Open(NamedTuple):
-    """A transaction without its end. producer_epoch None: it is not known any more."""
+    """A transaction without its end. producer_epoch None: it is not known any more. last_ms: greatest timestamp of its last batch; -1: it
+    is not known"""
 
     producer_id: int
     first_offset: int
     producer_epoch: int | None
     coordinator_epoch: int
+    last_ms: int = -1
 
 
 def open_after(store: ObjectStore, entries: Sequence[Entry], at: int) -> list[Open]:
     """The transactions that are open after entries[at], and their producers' epochs as far as runs before it have them."""
     index = run_index(store, entries, at)
     missing = {each.producer_id: each.first_offset for each in index.open_transactions}
-    epochs: dict[int, tuple[int, int]] = {}
+    epochs: dict[int, tuple[int, int, int]] = {}
     back = at
     while True:
         for state in index.producers:
             if state.producer_id in missing and state.producer_id not in epochs:
-                epochs[state.producer_id] = state.producer_epoch, state.coordinator_epoch
+                epochs[state.producer_id] = state.producer_epoch, state.coordinator_epoch, state.timestamp_ms
         left = [first for producer_id, first in missing.items() if producer_id not in epochs]
         if not left or back == 0 or entries[back].gap or entries[back].base_offset <= min(left):
             break
@@ -41,7 +43,7 @@ def open_after(store: ObjectStore, entries: Sequence[Entry], at: int) -> list[Op
         if entries[back].gap:
             break
         index = run_index(store, entries, back)
-    return [Open(producer_id, first, *epochs.get(producer_id, (None, -1))) for producer_id, first in missing.items()]
+    return [Open(producer_id, first, *epochs.get(producer_id, (None, -1, -1))) for producer_id, first in missing.items()]
 
 
 def run_index(store: ObjectStore, entries: Sequence[Entry], at: int) -> RunIndex:

@@ -17,6 +17,7 @@ from headwater_core.threads import ContextThreads
 from manifests.repository import ManifestRepository
 from recovery import layout
 from recovery.cluster_state import copied_state, copy_snapshot
+from recovery.coordinator_tail import tail_rows
 from recovery.indexes import most_index_bytes
 from recovery.layout import Files, Segment, partition_directory, partitions, segment_files
 from recovery.placed_segments import PlacedSegments, common_runs
@@ -182,7 +183,8 @@ class Placement:
         """The files beside the segments of a partition."""
         count = len(partition.files)
         end = self._placed[topic.topic, partition.partition][count - 1].next_offset if count else None
-        return layout.partition_files(topic, partition, end, self._mark.started_ms)
+        rows = tail_rows(self._plan, topic, partition, self._into / partition_directory(topic, partition), self._mark.started_ms)
+        return layout.partition_files(topic, partition, end, self._mark.started_ms, rows)
 
     def _publish_beside(self, place: tuple[TopicPlan, PartitionPlan]) -> None:
         directory = self._into / partition_directory(*place)

@@ -26,6 +26,7 @@ SEGMENT_OFFSETS_MAX = 2**31 - 1  # and so are its offsets, relative to the segme
 NODE_ID_MAX = 2**31 - 1
 BROKERS_MAX = 1000
 Mode = Literal["full", "partial", "instant"]
+_TORN_SHOWN = 20
 PRODUCER_ID_MAX = 2**62  # coordinators count from 0, and never come here; a client may write any id, and brokers take it
 
 
@@ -148,16 +149,21 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Written(msgspec.Struct, frozen=True, kw_only=True):
-    """A segment of recovery's own: markers, then commits, one offset each."""
+    """A segment of recovery's own: markers, then commits, one offset each.
+
+    rewritten  how many records follow that are derived from the recovered partition once it is in place (coordinator_tail.py): there may be
+               a million of them
+    """
 
     base_offset: int
     leader_epoch: int
     aborts: tuple[Abort, ...] = ()
     commits: tuple[Commit, ...] = ()
+    rewritten: int = 0
 
     @property
     def next_offset(self) -> int:
-        return self.base_offset + len(self.aborts) + len(self.commits)
+        return self.base_offset + len(self.aborts) + len(self.commits) + self.rewritten
 
 
 class OffsetAhead(msgspec.Struct, frozen=True, kw_only=True):
@@ -490,6 +496,13 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     @property
+    def torn(self) -> tuple[str, ...]:
+        """For people, the transactions of which a part comes back: applying the plan is a partial success then."""
+        torn = self.cut.torn if self.cut else ()
+        more = (f"{len(torn) - _TORN_SHOWN} more transactions are torn; the plan has them in cut.torn",) if len(torn) > _TORN_SHOWN else ()
+        return (*map(str, torn[:_TORN_SHOWN]), *more)
+
+    @property
     def records(self) -> int:
         return sum(topic.records for topic in self.topics)
 
@@ -585,7 +598,7 @@ def check_partition(identity: PartitionId, partition: PartitionPlan) -> Partitio
     for written in partition.written:
         behind = written.base_offset == partition.next_offset and written.leader_epoch == partition.leader_epoch + 1
         within = any(written.base_offset in gap and written.next_offset - 1 in gap for gap in gaps)
-        if not (behind or within) or not written.base_offset < written.next_offset <= OFFSET_MAX:
+        if written.rewritten < 0 or not (behind or within) or not written.base_offset < written.next_offset <= OFFSET_MAX:
             raise bad(f"a segment of its own from {written.base_offset} to {written.next_offset}")
     if len({each.base_offset for each in partition.written}) != len(partition.written):
         raise bad("two segments of its own at one offset")

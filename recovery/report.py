@@ -18,9 +18,14 @@ class TopicReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecoveryReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What lies in the directory now, and what the plan `left_out`. again: it had been finished before, and nothing was done. kafka: which
-    releases start on it, in words. brokers: several, each with its directory below `into`. taken_over: the bucket is the recovered
-    cluster's. running: it is to be placed in the directories of a running cluster's brokers"""
+    """What lies in the directory now, what the plan `left_out`, and which transactions are `torn`.
+
+    again       it had been finished before, and nothing was done
+    kafka       which releases start on it, in words
+    brokers     several, each with its directory below `into`
+    taken_over  the bucket is the recovered cluster's
+    running     it is to be placed in the directories of a running cluster's brokers
+    """
 
     recovery_id: str
     into: str
@@ -29,6 +34,7 @@ class RecoveryReport(msgspec.Struct, frozen=True, kw_only=True):
     node_id: int
     topics: tuple[TopicReport, ...]
     left_out: tuple[str, ...] = ()
+    torn: tuple[str, ...] = ()
     notes: tuple[str, ...]
     started_ms: int
     finished_ms: int
@@ -59,6 +65,7 @@ def report_of(into: Path, mark: Mark, *, resumed: bool, again: bool) -> Recovery
         node_id=plan.node_id,
         topics=tuple(_topicreport_of(topic) for topic in plan.topics),
         left_out=plan.left_out,
+        torn=plan.torn,
         notes=(*plan.notes, *plan.endings),
         started_ms=mark.started_ms,
         finished_ms=mark.finished_ms or 0,

@@ -11,6 +11,7 @@ from headwater_core.files import PARTIAL, disk_errors
 from headwater_core.threads import ContextThreads
 from recovery import layout
 from recovery.cluster_state import copied_state
+from recovery.coordinator_tail import tail_rows
 from recovery.indexes import Indexes
 from recovery.layout import partition_directory, partitions
 from recovery.recovery_plan import PartitionPlan, TopicPlan
@@ -69,7 +70,8 @@ def _partition_differences(directory: Path, mark: Mark, topic: TopicPlan, partit
             yield str(error)
             return
         yield from _changed(directory, {PurePath(path.with_suffix(suffix).name): each for suffix, each in indexes.files().items()})
-    yield from _changed(directory, layout.partition_files(topic, partition, end, mark.started_ms))
+    rows = tail_rows(mark.plan, topic, partition, directory, mark.started_ms)
+    yield from _changed(directory, layout.partition_files(topic, partition, end, mark.started_ms, rows))
 
 
 def _changed(directory: Path, files: Mapping[PurePath, bytes]) -> Iterator[str]:

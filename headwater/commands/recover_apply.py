@@ -226,7 +226,7 @@ def _apply(
         say(f"{amount} in {done.into}, cluster id {done.cluster_id}, node id {done.node_id}: {how}")
         if not done.again:
             say_what_next(done)
-        check_complete(done.left_out)
+        check_complete(done.left_out, done.torn)
 
 
 @contextmanager

@@ -1,8 +1,10 @@
 """What coordinators write: committed offsets in __consumer_offsets, transactions in __transaction_state.
 
-Sources: Kafka 4.3's schemas OffsetCommitKey, OffsetCommitValue, TransactionLogKey, TransactionLogValue.
+Sources: Kafka 4.3's schemas OffsetCommitKey, OffsetCommitValue, GroupMetadataValue, TransactionLogKey, TransactionLogValue, and how its
+TransactionMetadata changes epochs (KIP-890).
 """
 
+import struct
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -10,12 +12,19 @@ from headwater_core.errors import CorruptData
 from headwater_core.segments import flexible
 
 _COMMITS = (0, 1)  # record types; 0 is the older one
+_CLASSIC_GROUP = 2
 _GROUPS_MAX = 23  # up to here everything else is about groups and their members: consumer, share and streams groups
 _COMMIT_VERSION_MAX = 4
 _STATE_VERSION_MAX = 1
 _UNFINISHED = (1, 2, 3, 7)  # Ongoing, PrepareCommit, PrepareAbort, PrepareEpochFence: a coordinator continues these
 _STATUSES = ("empty", "ongoing", "prepare-commit", "prepare-abort", "complete-commit", "complete-abort", "dead", "prepare-epoch-fence")
 _EPOCH_FROM, _FLEXIBLE_COMMIT_FROM = 3, 4  # versions of the commit value
+_EXPIRING_COMMIT = 1  # the one version of it with an expire time
+_GROUP_TIME_FROM, _FLEXIBLE_GROUP_FROM, _GROUP_VERSION_MAX = 2, 4, 4  # versions of the classic group's value
+_PREVIOUS_ID, _CLIENT_VERSION = 0, 2  # tags of a transaction's state
+_EPOCH_BUMPED_FROM = 2  # client transaction version from which each end of a transaction has an epoch above its data's
+_TWO_PHASE_TIMEOUT_MS = 2**31 - 1  # a transaction without a time-out is in a two-phase commit (KIP-939)
+_I64 = struct.Struct(">q")
 
 
 class CommitKey(NamedTuple):
@@ -33,21 +42,45 @@ class CommitValue(NamedTuple):
     raw: bytes
 
     @property
+    def leader_epoch(self) -> int:
+        """Return the epoch that a consumer waits for, -1 for none."""
+        version = int.from_bytes(self.raw[:2], "big", signed=True)
+        return int.from_bytes(self.raw[10:14], "big", signed=True) if version >= _EPOCH_FROM else -1
+
+    @property
     def metadata(self) -> str:
         """The text that the group gave with it, trailing NUL bytes of some clients included; "" where it cannot be read."""
-        reader = flexible.Reader(self.raw, "committed offset")
         try:
-            version = reader.i16()
-            reader.take(12 if version >= _EPOCH_FROM else 8)
-            return reader.string() if version >= _FLEXIBLE_COMMIT_FROM else plain_string(reader, reader.where)
+            reader, is_flexible = self._at_metadata()
+            return reader.string() if is_flexible else plain_string(reader, reader.where)
         except CorruptData:
             return ""
 
-    def moved_to(self, offset: int) -> bytes:
-        """The same commit at another offset and without a leader epoch: a consumer waits for a leader of the epoch it is given."""
-        version = int.from_bytes(self.raw[:2], "big", signed=True)
-        rest = self.raw[14:] if version >= _EPOCH_FROM else self.raw[10:]
-        return self.raw[:2] + flexible.i64(offset) + (flexible.i32(-1) if version >= _EPOCH_FROM else b"") + rest
+    def rewritten(self, offset: int, *, epoch_max: int, commit_ms: int) -> bytes:
+        """Return the same commit at `offset`, made at `commit_ms` and without an expire time of its own.
+
+        epoch_max  a leader epoch above it is left out: a consumer would wait for a leader of that epoch
+
+        Raises CorruptData where the metadata cannot be read: the time stands behind it.
+        """
+        reader, is_flexible = self._at_metadata()
+        _ = reader.string() if is_flexible else plain_string(reader, reader.where)
+        raw, at = bytearray(self.raw), reader.position
+        _I64.pack_into(raw, 2, offset)
+        if self.leader_epoch > epoch_max:
+            raw[10:14] = flexible.i32(-1)
+        reader.take(8)
+        _I64.pack_into(raw, at, commit_ms)
+        if int.from_bytes(raw[:2], "big") == _EXPIRING_COMMIT:
+            reader.take(8)
+            _I64.pack_into(raw, at + 8, -1)
+        return bytes(raw)
+
+    def _at_metadata(self) -> tuple[flexible.Reader, bool]:
+        reader = flexible.Reader(self.raw, "committed offset")
+        version = reader.i16()
+        reader.take(12 if version >= _EPOCH_FROM else 8)
+        return reader, version >= _FLEXIBLE_COMMIT_FROM
 
 
 class UnknownRecord(Exception):
@@ -71,22 +104,66 @@ def decode_commit_value(value: bytes, where: str) -> CommitValue:
     version = reader.i16()
     if not 0 <= version <= _COMMIT_VERSION_MAX:
         raise UnknownRecord(f"version {version} of a committed offset")
-    offset = reader.i64()
-    if version >= _EPOCH_FROM:
-        reader.i32()
-    return CommitValue(offset, value)
+    commit = CommitValue(reader.i64(), value)
+    commit.rewritten(commit.offset, epoch_max=-1, commit_ms=0)  # all that is changed later can be read
+    return commit
+
+
+def is_classic_group(key: bytes) -> bool:
+    """Return whether a key of __consumer_offsets is that of a classic group's own record."""
+    return int.from_bytes(key[:2], "big", signed=True) == _CLASSIC_GROUP and len(key) > 2
+
+
+def idle_group(value: bytes, where: str, *, since_ms: int) -> bytes | None:
+    """Return the record of a classic group without members as if it were without them since `since_ms`; None where it has members, or the
+    record has no such time. Raises UnknownRecord, CorruptData."""
+    reader = flexible.Reader(value, where)
+    version = reader.i16()
+    if not 0 <= version <= _GROUP_VERSION_MAX:
+        raise UnknownRecord(f"version {version} of a classic group")
+    if version < _GROUP_TIME_FROM:
+        return None
+    is_flexible = version >= _FLEXIBLE_GROUP_FROM
+    _nullable(reader, is_flexible)  # protocol type
+    reader.i32()  # generation
+    _nullable(reader, is_flexible)  # protocol
+    _nullable(reader, is_flexible)  # leader
+    at = reader.position
+    reader.i64()
+    if _count(reader, is_flexible):
+        return None
+    raw = bytearray(value)
+    _I64.pack_into(raw, at, since_ms)
+    return bytes(raw)
+
+
+def _nullable(reader: flexible.Reader, is_flexible: bool) -> None:
+    """Pass a string, or null."""
+    size = reader.uvarint() - 1 if is_flexible else reader.i16()
+    reader.take(max(0, size))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionState:
     """unfinished: its coordinator will write markers to `partitions`, (topic, partition) each. status: of the transaction, as Kafka calls
-    it"""
+    it. marked_id, data_epoch, marker_epoch: as the transaction's data and markers have them in the logs; -1: not known"""
 
     producer_id: int
     unfinished: bool
     partitions: frozenset[tuple[str, int]]
     producer_epoch: int = -1
     status: str = ""
+    marked_id: int = -1
+    data_epoch: int = -1
+    marker_epoch: int = -1
+    is_two_phase: bool = False
+    started_ms: int = -1
+    updated_ms: int = -1
+
+    @property
+    def is_committed(self) -> bool:
+        """Its coordinator had decided to commit."""
+        return self.status in ("prepare-commit", "complete-commit")
 
 
 def decode_transaction_key(key: bytes, where: str) -> str:
@@ -104,9 +181,7 @@ def decode_transaction_value(value: bytes, where: str) -> TransactionState:
     if not 0 <= version <= _STATE_VERSION_MAX:
         raise UnknownRecord(f"version {version} of a transaction's state")
     is_flexible = version == _STATE_VERSION_MAX
-    producer_id = reader.i64()
-    producer_epoch = reader.i16()
-    reader.i32()
+    producer_id, producer_epoch, timeout_ms = reader.i64(), reader.i16(), reader.i32()
     status = reader.i8()
     named: set[tuple[str, int]] = set()
     for _ in range(_count(reader, is_flexible)):
@@ -114,12 +189,25 @@ def decode_transaction_value(value: bytes, where: str) -> TransactionState:
         named |= {(topic, reader.i32()) for _ in range(_count(reader, is_flexible))}
         if is_flexible:
             reader.tags()
+    updated_ms, started_ms = reader.i64(), reader.i64()
+    tags = reader.tags() if is_flexible else {}
+    name = _STATUSES[status] if 0 <= status < len(_STATUSES) else str(status)
+    bumped = _CLIENT_VERSION in tags and tags[_CLIENT_VERSION].i16() >= _EPOCH_BUMPED_FROM
+    former_id = tags[_PREVIOUS_ID].i64() if _PREVIOUS_ID in tags else -1
+    is_decided, has_new_id = name not in ("empty", "ongoing"), name.startswith("complete-") and former_id not in (-1, producer_id)
+    marker_epoch = -1 if has_new_id else producer_epoch + (bumped and not is_decided)
     return TransactionState(
         producer_id=producer_id,
         unfinished=status in _UNFINISHED,
         partitions=frozenset(named),
         producer_epoch=producer_epoch,
-        status=_STATUSES[status] if 0 <= status < len(_STATUSES) else str(status),
+        status=name,
+        marked_id=former_id if has_new_id else producer_id,
+        data_epoch=-1 if has_new_id else marker_epoch - bumped,
+        marker_epoch=marker_epoch,
+        is_two_phase=timeout_ms == _TWO_PHASE_TIMEOUT_MS,
+        started_ms=started_ms,
+        updated_ms=updated_ms,
     )
 
 

@@ -17,6 +17,7 @@ from headwater_core.partition import PartitionId
 from headwater_core.segments.batch_walk import walk
 from headwater_core.segments.log_dirs import LogDirs
 from manifests.repository import ManifestRepository
+from recovery.target import read_mark
 from tests.headwater_core.control.local_control import LocalControl
 from tests.headwater_core.objectstore.memory import MemoryStore
 
@@ -61,11 +62,24 @@ def archive_in_memory(log_dir: Path) -> tuple[MemoryStore, ManifestRepository]:
     return store, archive(log_dir, store)
 
 
-def batches(log_dir: Path) -> Iterator[tuple[str, int, int, bytes]]:
-    """(topic, partition, base offset, bytes) of every batch that a client could see something of, in order."""
+def batches(log_dir: Path, *, with_tails: bool = False) -> Iterator[tuple[str, int, int, bytes]]:
+    """(topic, partition, base offset, bytes) of every batch that a client could see something of, in order.
+
+    with_tails  what recovery wrote behind coordinators' logs is among it
+    """
+    mark = read_mark(log_dir) or read_mark(log_dir.parent)
+    tails = {
+        (topic.topic, partition.partition, written.base_offset)
+        for topic in (mark.plan.topics if mark is not None and not with_tails else ())
+        for partition in topic.partitions
+        for written in partition.written
+        if written.rewritten
+    }
     for log in sorted(LogDirs([log_dir]).partitions(), key=lambda each: each.partition.topic_partition):
         place = log.partition.topic_partition
         for segment in log.segments:
+            if (place.topic, place.partition, segment.base_offset) in tails:
+                continue
             with segment.path.open("rb") as file:
                 for position, header in walk(file, 0, segment.size_bytes, where=str(segment.path)):
                     if header.last_offset >= log.log_start:

@@ -21,7 +21,7 @@ ONGOING, COMPLETE_COMMIT = 1, 4
 
 
 def an_archive() -> Archive:
-    """orders:0 ends inside transactions of 7, which was committed elsewhere, and of 8, which the coordinator is to end."""
+    """orders:0 ends inside transactions of 7, which was committed elsewhere, and of 8, which the coordinator has not ended."""
     archive = Archive()
     archive.topic("orders", [plain(0), data(1, 7), data(2, 8)])
     archive.topic("__consumer_offsets", [commit(0, ("reader", "orders", 0, 9), ("other", "orders", 0, 2))])
@@ -42,10 +42,11 @@ def of_orders(plan: RecoveryPlan) -> PartitionCut:
 def test_each_transaction_and_offset_beyond_the_end_is_listed() -> None:
     plan = an_archive().plan()
     assert plan.cut is not None
-    assert outcomes(plan) == [(7, 1, "aborted", "complete-commit"), (8, 2, "ended by the coordinator", "ongoing")]
+    assert outcomes(plan) == [(7, 1, "aborted", "complete-commit"), (8, 2, "aborted", "ongoing")]
     cut = of_orders(plan)
-    assert (cut.head, cut.bound, cut.end, cut.log_end) == (3, None, 3, 4)
-    assert [(each.group, each.offset, each.log_end) for each in plan.offsets_ahead] == [("reader", 9, 4)]
+    assert (cut.head, cut.bound, cut.end, cut.log_end) == (3, None, 3, 5)
+    assert [(each.group, each.offset, each.log_end) for each in plan.offsets_ahead] == [("reader", 9, 5)]
+    assert (plan.cut.retired, plan.cut.torn) == (2, ())
     (unfinished,) = plan.cut.unfinished
     assert (unfinished.transactional_id, unfinished.producer_id, unfinished.status) == ("eight", 8, "ongoing")
     assert (unfinished.partitions, unfinished.missing) == (("gone:3", "orders:0"), ("gone:3",))
@@ -56,7 +57,7 @@ def test_each_transaction_and_offset_beyond_the_end_is_listed() -> None:
     ("how", "expected", "end", "bound"),
     [
         ("keep", [(7, 1, "left open", "complete-commit"), (8, 2, "ended by the coordinator", "ongoing")], 3, None),
-        ("cut", [(7, 1, "left out", "complete-commit")], 1, 1),
+        ("cut", [(7, 1, "left out", "complete-commit"), (8, 2, "left out", "ongoing")], 1, 1),
     ],
 )
 def test_what_was_requested_for_open_transactions_is_listed(how: str, expected: list[object], end: int, bound: int | None) -> None:
@@ -104,12 +105,12 @@ def test_people_read_what_ends_early_or_was_set_back() -> None:
     plan = an_archive().plan()
     (row,) = cut_rows(plan)
     assert (row["topic"], row["partition"], row["head"], row["bound"], row["end"], row["offsets"]) == ("orders", 0, 3, None, 3, 1)
-    assert row["transactions"] == "1 aborted, 1 ended by the coordinator"
+    assert row["transactions"] == "2 aborted"
     assert cut_summary(plan) == (
-        "cut: 0 of 3 partitions end before their archive; 1 open transactions aborted, 1 open transactions ended by the coordinator; "
-        "the recovered coordinator ends 1; 1 group offsets beyond, set back; new producer ids from 1000000 on"
+        "cut: 0 of 3 partitions end before their archive; 2 open transactions aborted; ended for their coordinator: 1; "
+        "1 group offsets beyond, set back; new producer ids from 1000000 on"
     )
-    assert "1 of 3 partitions end before their archive; 1 open transactions left out" in cut_summary(
+    assert "1 of 3 partitions end before their archive; 2 open transactions left out" in cut_summary(
         an_archive().plan(open_transactions="cut")
     )
     assert (list(cut_rows(replace(plan, cut=None))), cut_summary(replace(plan, cut=None))) == ([], "")

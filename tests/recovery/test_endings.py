@@ -30,19 +30,18 @@ def test_what_is_skipped_decides_again_where_logs_end(tmp_path: Path) -> None:
     assert (tmp_path / "log" / checkpoints.HIGH_WATERMARKS).read_text().splitlines()[3] == "orders 0 4"
 
 
-def test_the_coordinator_knows_what_its_own_log_says_up_to_its_end() -> None:
+def test_what_is_kept_open_is_known_to_the_coordinator_up_to_its_log_s_end() -> None:
     """The run that is cut says more: that one transaction was ended, and that another one had begun."""
     archive = Archive()
     archive.topic("orders", [data(0, 7), data(1, 8)])
     began, ended = (state(at, "seven", 7, status, ("orders", 0)) for at, status in enumerate((ONGOING, COMPLETE_COMMIT)))
     archive.topic("__transaction_state", [began, ended, state(2, "eight", 8, ONGOING, ("orders", 0))])
-    plan = archive.plan(to_offsets={"__transaction_state:0": 1})
-    [written] = plan.topics[1].partitions[0].written
-    assert [abort.producer_id for abort in written.aborts] == [8]
+    plan = archive.plan(to_offsets={"__transaction_state:0": 1}, open_transactions="keep")
     assert plan.cut is not None
+    assert [(each.producer_id, each.outcome) for each in plan.cut.transactions] == [(7, "ended by the coordinator"), (8, "left open")]
     assert [(each.transactional_id, each.status) for each in plan.cut.unfinished] == [("seven", "ongoing")]
     [written] = archive.plan().topics[1].partitions[0].written
-    assert [abort.producer_id for abort in written.aborts] == [7]
+    assert [abort.producer_id for abort in written.aborts] == [7, 8]  # none is left to a coordinator that may know an older one
 
 
 def test_a_real_log_s_coordinator_and_groups(tmp_path: Path) -> None:
@@ -50,7 +49,7 @@ def test_a_real_log_s_coordinator_and_groups(tmp_path: Path) -> None:
     store, repository = archive_in_memory(unpack("pantry"))
     plan = recovery.plan(repository, None)
     assert [(each.group, each.offset, each.log_end) for each in plan.offsets_ahead] == [("g-multi", 101, 64)]
-    assert {topic.topic for topic in plan.topics for partition in topic.partitions if partition.open_from is not None} == {"refunds"}
+    assert not [topic.topic for topic in plan.topics for partition in topic.partitions if partition.open_from is not None]
     alone = recovery.plan(repository, ["refunds"])
     assert [len(partition.written) for topic in alone.topics for partition in topic.partitions if partition.written] == [1]
     recovery.apply(alone, tmp_path / "log", store)

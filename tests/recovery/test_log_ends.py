@@ -6,6 +6,7 @@ from msgspec.structs import replace
 import recovery
 from headwater_core.segments import checkpoints
 from headwater_core.segments.markers import ABORT, read_marker
+from recovery.log_ends import PRODUCER_EPOCH_MAX
 from recovery.open_transactions import open_after
 from recovery.recovery_plan import Abort
 from tests.recovery.written_archive import Archive, aborts, batches_in, data, marker, plain, state
@@ -18,8 +19,8 @@ def test_a_transaction_that_no_coordinator_ends_is_aborted_where_the_log_ends(tm
     found = archive.recovered(tmp_path / "log", "orders")
     ends = found[-2:]
     assert [(header.base_offset, header.producer_id, header.producer_epoch, header.leader_epoch) for header, _ in ends] == [
-        (5, 7, 2, 5),
-        (6, 8, 0, 5),
+        (5, 7, 3, 5),  # above the data's, as the end of a transaction of version 2 has it
+        (6, 8, 1, 5),
     ]
     assert [read_marker(raw).type for _, raw in ends] == [ABORT, ABORT]
     assert all(header.is_transactional for header, _ in ends)
@@ -30,7 +31,8 @@ def test_a_transaction_that_no_coordinator_ends_is_aborted_where_the_log_ends(tm
     assert recovery.apply(archive.plan(), log, archive.store).again
 
 
-def test_a_transaction_that_the_recovered_coordinator_knows_is_left_to_it() -> None:
+def test_no_transaction_is_left_to_the_recovered_coordinator_unless_it_is_to_be_kept() -> None:
+    """It may know an older one of the same producer, and would end this one with what it had decided of that."""
     archive = Archive()
     archive.topic("orders", [data(0, 7), data(1, 8), data(2, 9), data(3, 10)])
     archive.topic(
@@ -44,9 +46,38 @@ def test_a_transaction_that_the_recovered_coordinator_knows_is_left_to_it() -> N
         ],
     )
     partition = archive.partition("orders")
-    assert aborts(partition) == [(4, 8), (5, 9)]
-    assert partition.open_from == 0
-    assert [note for note in archive.plan().endings if "the recovered coordinator ends" in note]
+    assert aborts(partition) == [(4, 7), (5, 8), (6, 9), (7, 10)]
+    assert partition.open_from is None
+    kept = archive.plan(open_transactions="keep").cut
+    assert kept is not None
+    assert [each.outcome for each in kept.transactions] == [
+        "ended by the coordinator",
+        "left open",
+        "left open",
+        "ended by the coordinator",
+    ]
+    assert kept.retired == 0
+
+
+def test_an_epoch_that_is_used_up_or_not_known_is_not_exceeded() -> None:
+    archive = Archive()
+    archive.topic("orders", [data(0, 7, producer_epoch=PRODUCER_EPOCH_MAX)])
+    assert [each.producer_epoch for each in archive.partition("orders").written[0].aborts] == [PRODUCER_EPOCH_MAX]
+
+
+def test_a_marker_has_the_coordinator_epoch_of_the_producer_s_last_one() -> None:
+    archive = Archive()
+    archive.topic("orders", [data(0, 7), marker(1, 7), data(2, 7), data(3, 8)])
+    assert [(each.producer_id, each.coordinator_epoch) for each in archive.partition("orders").written[0].aborts] == [(7, 3), (8, 0)]
+
+
+def test_what_finds_no_room_in_a_gap_ends_where_the_log_ends() -> None:
+    archive = Archive()
+    opened = [data(at, 100 + at) for at in range(12)]
+    archive.topic("orders", opened, None, [plain(22)])
+    partition = archive.partition("orders")
+    assert aborts(partition) == [*((12 + at, 100 + at) for at in range(10)), (23, 110), (24, 111)]
+    assert partition.open_from is None
 
 
 def test_an_open_transaction_is_kept_on_request_and_the_way_out_is_named() -> None:
@@ -93,7 +124,7 @@ def test_without_its_index_a_run_is_read_itself(loss: str) -> None:
         archive.store.delete(entry.index_key)
         if loss == "damaged":
             archive.store.create(entry.index_key, b"x" * 100)
-    assert archive.partition("orders").written[0].aborts == (Abort(producer_id=7, producer_epoch=4, coordinator_epoch=0),)
+    assert archive.partition("orders").written[0].aborts == (Abort(producer_id=7, producer_epoch=5, coordinator_epoch=0),)
 
 
 def test_a_run_that_was_cut_tells_what_is_open_where_it_was_cut() -> None:

@@ -15,9 +15,10 @@ from headwater_core.partition import PartitionId, topic_id_text
 from headwater_core.segments import flexible
 from headwater_core.segments.batch_walk import walk
 from headwater_core.segments.batches import BatchHeader
+from headwater_core.segments.coordinator_records import decode_commit_key, decode_commit_value
 from headwater_core.segments.encoder import encode_marker
 from headwater_core.segments.markers import COMMIT
-from headwater_core.segments.records import Record
+from headwater_core.segments.records import Record, decode_batch
 from headwater_core.segments.run_scan import scan_run
 from headwater_core.segments.runindex import encode_index
 from headwater_core.segments.share_records import SNAPSHOT, UPDATE, ShareState, StateBatch
@@ -44,9 +45,9 @@ def plain(offset: int, count: int = 1) -> bytes:
     return a_batch(offset, count)
 
 
-def marker(offset: int, producer: int, kind: int = COMMIT) -> bytes:
+def marker(offset: int, producer: int, kind: int = COMMIT, *, producer_epoch: int = 0, time_ms: int = 1_700_000_000_000) -> bytes:
     return encode_marker(
-        offset, kind, producer_id=producer, producer_epoch=0, coordinator_epoch=3, leader_epoch=0, timestamp_ms=1_700_000_000_000
+        offset, kind, producer_id=producer, producer_epoch=producer_epoch, coordinator_epoch=3, leader_epoch=0, timestamp_ms=time_ms
     )
 
 
@@ -60,14 +61,35 @@ def commit(offset: int, *rows: tuple[str, str, int, int | None], producer: int |
     return a_batch(offset, records, producer=None if producer is None else Producer(id=producer), transactional=producer is not None)
 
 
+def tail_offsets(found: Sequence[tuple[BatchHeader, bytes]], end: int) -> dict[str, int]:
+    """group of every commit behind offset `end`, and its offset"""
+    commits = {}
+    for header, raw in found:
+        if header.base_offset >= end and not header.is_control:
+            for record in decode_batch(raw, where="tail"):
+                if (key := decode_commit_key(record.key or b"", "key")) is not None:
+                    commits[key.group] = decode_commit_value(record.value or b"", "value").offset
+    return commits
+
+
 def text(value: str) -> bytes:
     return flexible.i16(len(value)) + value.encode()
 
 
-def state(offset: int, transactional_id: str, producer: int, status: int, *partitions: tuple[str, int]) -> bytes:
+def state(
+    offset: int,
+    transactional_id: str,
+    producer: int,
+    status: int,
+    *partitions: tuple[str, int],
+    epoch: int = 0,
+    timeout_ms: int = 60_000,
+    times_ms: tuple[int, int] = (0, 0),
+) -> bytes:
+    """Of a transaction of version 1. times_ms: of its last change, and its begin"""
     named = b"".join(text(topic) + flexible.i32(1) + flexible.i32(number) for topic, number in partitions)
-    fields = (flexible.i16(0), flexible.i64(producer), flexible.i16(0), flexible.i32(60000), flexible.i8(status))
-    value = b"".join((*fields, flexible.i32(len(partitions)), named, flexible.i64(0), flexible.i64(0)))
+    fields = (flexible.i16(0), flexible.i64(producer), flexible.i16(epoch), flexible.i32(timeout_ms), flexible.i8(status))
+    value = b"".join((*fields, flexible.i32(len(partitions)), named, *map(flexible.i64, times_ms)))
     return a_batch(offset, [Record(offset, 0, flexible.i16(0) + text(transactional_id), value, ())])
 
 

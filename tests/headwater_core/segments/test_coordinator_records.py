@@ -42,16 +42,22 @@ def test_an_unfinished_transaction_names_its_partitions() -> None:
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_a_commit_that_is_moved_keeps_everything_but_offset_and_epoch(version: int) -> None:
+def test_a_commit_that_is_rewritten_keeps_everything_but_offset_epoch_and_times(version: int) -> None:
     epoch = flexible.i32(7) if version >= 3 else b""
     metadata = b"\x03ab" if version == 4 else b"\x00\x02ab"
-    rest = metadata + flexible.i64(1_700_000_000_000) + (b"\x00" if version == 4 else b"")
-    value = decode_commit_value(flexible.i16(version) + flexible.i64(101) + epoch + rest, "value")
-    moved = value.moved_to(64)
-    assert value.offset == 101
-    assert moved == flexible.i16(version) + flexible.i64(64) + (flexible.i32(-1) if version >= 3 else b"") + rest
-    assert (decode_commit_value(moved, "value").offset, decode_commit_value(moved, "value").metadata) == (64, "ab")
-    assert decode_commit_value(moved[: -len(rest) + 2], "value").metadata == ""  # what cannot be read
+
+    def rest(commit_ms: int, expire_ms: int) -> bytes:
+        return metadata + flexible.i64(commit_ms) + (flexible.i64(expire_ms) if version == 1 else b"") + tags
+
+    tags = b"\x01\x00\x10" + bytes(range(16)) if version == 4 else b""  # the topic's id
+    value = decode_commit_value(flexible.i16(version) + flexible.i64(101) + epoch + rest(17, 18), "value")
+    assert (value.offset, value.leader_epoch) == (101, 7 if version >= 3 else -1)
+    for epoch_max, kept in ((6, flexible.i32(-1)), (7, flexible.i32(7))):
+        moved = value.rewritten(64, epoch_max=epoch_max, commit_ms=99)
+        assert moved == flexible.i16(version) + flexible.i64(64) + (kept if version >= 3 else b"") + rest(99, -1)
+        assert (decode_commit_value(moved, "value").offset, decode_commit_value(moved, "value").metadata) == (64, "ab")
+    with pytest.raises(CorruptData):
+        decode_commit_value(moved[: -len(rest(99, -1)) + 2], "value")
 
 
 def test_records_of_groups_are_passed_over_and_later_kinds_are_said_to_be_unknown() -> None:

@@ -1,0 +1,258 @@
+"""Transactions that were committed and come back in part: partitions are archived at different moments.
+
+A COMMIT in one log, and records without one in another, or none where the coordinator names the partition. Nothing can make them whole: no
+archive proves that it has all of a transaction's records before it has the marker behind them. So what has no marker is aborted, and the
+transaction is named, or every log ends before it.
+
+An end of a transaction is known by its epoch. With transactions of version 2 each has its own, one above that of its data (KIP-890). Those
+of version 1 share one: there the first marker that is not older than the open records is theirs, as a producer has one at a time.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from headwater_core.objectstore.store import ObjectStore
+from headwater_core.segments.batch_walk import walk
+from headwater_core.segments.markers import ABORT, COMMIT, read_marker
+from headwater_core.threads import ContextThreads
+from manifests.entry import Entry
+from recovery.coordinators import TRANSACTIONS, Commitment
+from recovery.cut import TornTransaction
+from recovery.entry_list import EntryList
+from recovery.open_transactions import DAMAGE, Open, open_before, run_index
+from recovery.recovery_plan import PartitionPlan, Place
+from recovery.runs import fetched
+
+_RUNS_MIN = 8  # of a log that are searched from its end on, whatever times their records have
+_SPAN_MS = 3_600_000  # how much older than its marker a record may be: Kafka's limit for a transaction is 15 minutes
+_MARKERS_APART_MS = 10_000  # how far from each other the markers of one transaction may be: leaders write them, each by its own clock
+
+
+class EndMarker(NamedTuple):
+    """A marker as a log has it. data_epoch: of the producer's last data before it in the same run; -1: there is none. first_offset: of that
+    transaction's records in this log; -1: it has none there"""
+
+    producer_id: int
+    producer_epoch: int
+    offset: int
+    is_commit: bool
+    timestamp_ms: int
+    data_epoch: int
+    first_offset: int
+
+
+class TornFound(NamedTuple):
+    """ends: where logs end that are cut before the transactions"""
+
+    torn: tuple[TornTransaction, ...]
+    ends: Mapping[Place, int]
+
+
+@dataclass(slots=True)
+class _Parts:
+    """One transaction, by what is found of it."""
+
+    producer_id: int
+    producer_epoch: int
+    transactional_id: str = ""
+    committed: dict[Place, EndMarker] = field(default_factory=dict)
+    missing: dict[Place, int] = field(default_factory=dict)
+
+
+MayBeTorn = Callable[[Commitment], bool]
+
+
+def may_be_torn(partitions: Mapping[Place, PartitionPlan], *, shortened: bool = False) -> MayBeTorn:
+    """Return whether a commitment's transaction may have a part that was not archived: nothing in that partition is as young.
+
+    shortened  the partitions may yet be cut
+    """
+    newest = {} if shortened else _newest(partitions)
+
+    def check(commitment: Commitment) -> bool:
+        since_ms = commitment.state.updated_ms
+        return any(newest.get(place, -1) < since_ms for place in commitment.partitions if place in partitions)
+
+    return check
+
+
+def _newest(partitions: Mapping[Place, PartitionPlan]) -> Mapping[Place, int]:
+    return {
+        place: max((entry.last_timestamp_ms for entry in plan.files if entry.last_timestamp_ms is not None), default=-1)
+        for place, plan in partitions.items()
+    }
+
+
+def find_torn(
+    store: ObjectStore,
+    pool: ContextThreads,
+    partitions: Mapping[Place, PartitionPlan],
+    ended: Sequence[tuple[Place, Open]],
+    commitments: Iterable[Commitment],
+) -> TornFound:
+    """Return the transactions that come back in part.
+
+    partitions   as they are recovered, by topic and partition
+    ended        what is open there, or was before they were cut
+    commitments  of which may_be_torn is true
+
+    Reads indexes of the logs' last runs, and those runs that have a marker of the producers concerned.
+    """
+    suspected = list(filter(may_be_torn(partitions), commitments))
+    since = {transaction.producer_id: transaction.last_ms for _, transaction in ended}
+    for commitment in suspected:
+        state = commitment.state
+        since[state.marked_id] = min(since.get(state.marked_id, state.started_ms), state.started_ms)
+    if not since:
+        return TornFound((), {})
+
+    def search(item: tuple[Place, PartitionPlan]) -> tuple[Place, list[EndMarker]]:
+        return item[0], list(_end_markers(store, item[1], since))
+
+    markers = dict(pool.map(search, [item for item in partitions.items() if item[0][0] != TRANSACTIONS]))
+    found: dict[tuple[int, ...], _Parts] = {}
+    for place, transaction in ended:
+        key = transaction.producer_id, transaction.producer_epoch or 0
+        for other, marker in _commits_of(transaction, place, markers):
+            parts = found.setdefault(key, _Parts(*key))
+            parts.committed[other], parts.missing[place] = marker, transaction.first_offset
+    newest = _newest(partitions)
+    for commitment in suspected:
+        _add_commitment(found, commitment, partitions, newest, markers)
+    torn = [parts for _, parts in sorted(found.items()) if parts.committed and parts.missing]
+    ends: dict[Place, int] = {}
+    for parts in torn:
+        for place, marker in parts.committed.items():
+            first = marker.first_offset if marker.first_offset >= 0 else marker.offset
+            ends[place] = min(first, ends.get(place, first))
+    return TornFound(tuple(map(_torn_of, torn)), ends)
+
+
+def _commits_of(transaction: Open, place: Place, markers: Mapping[Place, Sequence[EndMarker]]) -> Iterator[tuple[Place, EndMarker]]:
+    """Yield the COMMITs of `transaction`, which is open in `place`, in other logs."""
+    epoch = transaction.producer_epoch
+    others = [
+        (other, marker)
+        for other, found in markers.items()
+        for marker in found
+        if other != place and marker.producer_id == transaction.producer_id and marker.data_epoch in (-1, epoch)
+    ]
+    exact = [(other, marker) for other, marker in others if epoch is not None and marker.producer_epoch == epoch + 1 and marker.is_commit]
+    if exact:
+        yield from exact
+        return
+    later = [(other, marker) for other, marker in others if marker.producer_epoch == epoch and marker.timestamp_ms >= transaction.last_ms]
+    first = min((marker for _, marker in later), key=lambda marker: marker.timestamp_ms, default=None)
+    if first is not None and first.is_commit:
+        until_ms, seen = first.timestamp_ms + _MARKERS_APART_MS, set[Place]()
+        for other, marker in sorted(later, key=lambda found: found[1].offset):
+            if other not in seen and marker.is_commit and marker.timestamp_ms <= until_ms:
+                seen.add(other)
+                yield other, marker
+
+
+def _add_commitment(
+    found: dict[tuple[int, ...], _Parts],
+    commitment: Commitment,
+    partitions: Mapping[Place, PartitionPlan],
+    newest: Mapping[Place, int],
+    markers: Mapping[Place, Sequence[EndMarker]],
+) -> None:
+    """Add what the coordinator says: which partitions the transaction has, and that it is committed."""
+    state = commitment.state
+    added = _Parts(state.marked_id, state.data_epoch, commitment.transactional_id)
+    for place in sorted(commitment.partitions & markers.keys()):
+        marker, plan = _marker_of(commitment, markers[place]), partitions[place]
+        if marker is not None and marker.is_commit:
+            added.committed[place] = marker
+        elif marker is None and not _is_emptied(plan) and newest[place] < state.updated_ms:
+            added.missing[place] = plan.next_offset
+    key = state.marked_id, state.data_epoch
+    parts = found.get(key)
+    if parts is not None and (state.marker_epoch > state.data_epoch or parts.committed.items() & added.committed.items()):
+        parts.transactional_id = commitment.transactional_id
+        parts.committed |= added.committed
+        parts.missing |= {place: end for place, end in added.missing.items() if place not in parts.missing}
+    else:
+        found[*key, state.started_ms] = added
+
+
+def _marker_of(commitment: Commitment, markers: Sequence[EndMarker]) -> EndMarker | None:
+    """Return the marker that shows that a log goes on behind the transaction, its own where there is one."""
+    state = commitment.state
+    mine = [marker for marker in markers if marker.producer_id == state.marked_id]
+    if state.marker_epoch > state.data_epoch:
+        exact = [marker for marker in mine if marker.producer_epoch == state.marker_epoch]
+        later = [marker for marker in mine if marker.producer_epoch > state.marker_epoch]
+    else:
+        exact = []
+        later = [marker for marker in mine if marker.producer_epoch >= state.marker_epoch and marker.timestamp_ms >= state.started_ms]
+    return min(exact or later, key=lambda marker: marker.offset, default=None)
+
+
+def _is_emptied(plan: PartitionPlan) -> bool:
+    """Return whether retention has removed everything, which is not missing."""
+    return not plan.files and plan.next_offset > 0
+
+
+def _torn_of(parts: _Parts) -> TornTransaction:
+    committed, missing = sorted(parts.committed), sorted(parts.missing)
+    return TornTransaction(
+        transactional_id=parts.transactional_id,
+        producer_id=parts.producer_id,
+        producer_epoch=parts.producer_epoch,
+        committed=tuple(f"{topic}:{number}" for topic, number in committed),
+        markers=tuple(parts.committed[place].offset for place in committed),
+        missing=tuple(f"{topic}:{number}" for topic, number in missing),
+        missing_from=tuple(parts.missing[place] for place in missing),
+    )
+
+
+def _end_markers(store: ObjectStore, partition: PartitionPlan, since: Mapping[int, int]) -> Iterator[EndMarker]:
+    """Yield markers of the producers in one log, from its end back to where they can be of their transactions. A run that cannot be read
+    says nothing: it is left out of the recovery, and its end decided again.
+
+    since  the oldest time that matters, by producer id
+    """
+    entries = EntryList.of(partition.beneath) + partition.entries
+    oldest_ms, lowest_id = min(since.values()) - _SPAN_MS, min(since)
+    searched = 0
+    for at in reversed(range(len(entries))):
+        entry = entries[at]
+        if entry.gap:
+            continue
+        if searched >= _RUNS_MIN and entry.last_timestamp_ms is not None and entry.last_timestamp_ms < oldest_ms:
+            return
+        searched += 1
+        if entry.max_producer_id < lowest_id:
+            continue
+        try:
+            marked = {state.producer_id for state in run_index(store, entries, at).producers if state.coordinator_epoch >= 0}
+            if wanted := marked & since.keys():
+                yield from _markers_in(store, entries, at, wanted)
+        except DAMAGE:
+            continue
+
+
+def _markers_in(store: ObjectStore, entries: Sequence[Entry], at: int, wanted: Collection[int]) -> Iterator[EndMarker]:
+    entry = entries[at]
+    first_offsets = dict(open_before(store, entries, at))
+    epochs: dict[int, int] = {}
+    with fetched(store, entry) as file:
+        for position, header in walk(file, 0, entry.live_bytes, where=entry.key):
+            producer_id = header.producer_id
+            if producer_id not in wanted or not header.is_transactional:
+                continue
+            if not header.is_control:
+                first_offsets.setdefault(producer_id, header.base_offset)
+                epochs[producer_id] = header.producer_epoch
+                continue
+            file.seek(position)
+            kind = read_marker(file.read(header.size_bytes), where=entry.key).type if header.records else -1
+            if kind in (ABORT, COMMIT):
+                first = first_offsets.pop(producer_id, -1)
+                epoch = epochs.pop(producer_id, -1)
+                yield EndMarker(
+                    producer_id, header.producer_epoch, header.base_offset, kind == COMMIT, header.max_timestamp_ms, epoch, first
+                )

@@ -1,0 +1,204 @@
+"""Transactions of which a part comes back, because partitions were archived at different moments."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import recovery
+from headwater.recovery_text import check_complete
+from headwater_core.errors import Partial
+from headwater_core.segments.batches import BatchHeader
+from headwater_core.segments.markers import ABORT, COMMIT, read_marker
+from headwater_core.segments.records import decode_batch
+from recovery.cut import TornTransaction
+from tests.headwater_core.segments.builders import BASE_TIME
+from tests.recovery.written_archive import Archive, aborts, batches_in, commit, data, marker, plain, state
+
+ONGOING, PREPARE_COMMIT, PREPARE_ABORT, COMPLETE_COMMIT, COMPLETE_ABORT = 1, 2, 3, 4, 5
+LATER = BASE_TIME + 60_000
+
+
+def torn(archive: Archive, **options: Any) -> list[tuple[str, tuple[str, ...], tuple[str, ...]]]:
+    cut = archive.plan(**options).cut
+    assert cut is not None
+    return [(each.transactional_id, each.committed, each.missing) for each in cut.torn]
+
+
+@pytest.mark.parametrize("data_epoch", [0, 5])
+def test_a_commit_of_version_2_elsewhere_is_of_the_open_transaction(data_epoch: int) -> None:
+    archive = Archive()
+    archive.topic("orders", [data(0, 7, producer_epoch=data_epoch), marker(1, 7, producer_epoch=data_epoch + 1)])
+    archive.topic("menu", [plain(0), data(1, 7, producer_epoch=data_epoch)])
+    assert torn(archive) == [("", ("orders:0",), ("menu:0",))]
+    assert aborts(archive.partition("menu")) == [(2, 7)]
+    [found] = archive.plan().torn
+    assert f"producer id 7, epoch {data_epoch}" in found
+    assert "orders:0 offset 1" in found
+    assert "menu:0 offset 1" in found
+
+
+def test_an_earlier_or_later_transaction_of_version_2_elsewhere_is_another() -> None:
+    archive = Archive()
+    ended = [data(0, 7, producer_epoch=3), marker(1, 7, producer_epoch=4), data(2, 7, producer_epoch=6), marker(3, 7, producer_epoch=7)]
+    archive.topic("orders", ended)
+    archive.topic("menu", [data(0, 7, producer_epoch=4)])
+    assert torn(archive) == []
+
+
+@pytest.mark.parametrize(("ends", "expected"), [([COMMIT], True), ([ABORT], False), ([ABORT, COMMIT], False), ([COMMIT, ABORT], True)])
+def test_the_first_marker_of_version_1_that_is_not_older_is_the_transaction_s(ends: list[int], expected: bool) -> None:
+    archive = Archive()
+    log = []
+    for at, kind in enumerate(ends):
+        log += [data(2 * at, 7), marker(2 * at + 1, 7, kind, time_ms=LATER + at * 60_000)]
+    archive.topic("orders", [data(0, 7), marker(1, 7, time_ms=BASE_TIME - 1)], [plain(2)])
+    archive.topic("menu", log)
+    archive.topic("stock", [data(0, 7)])
+    assert torn(archive) == ([("", ("menu:0",), ("stock:0",))] if expected else [])
+
+
+def test_what_the_coordinator_names_and_is_not_there_is_missing() -> None:
+    """Nothing of the transaction is in the archive of `menu`, which ends before it."""
+    archive = Archive()
+    archive.topic("orders", [data(0, 7), marker(1, 7, time_ms=LATER)])
+    archive.topic("menu", [plain(0)])
+    times = (LATER, BASE_TIME)
+    states = [
+        state(0, "payer", 7, PREPARE_COMMIT, ("orders", 0), ("menu", 0), times_ms=times),
+        state(1, "payer", 7, COMPLETE_COMMIT, times_ms=times),
+    ]
+    archive.topic("__transaction_state", states)
+    assert torn(archive) == [("payer", ("orders:0",), ("menu:0",))]
+    assert torn(archive, to_offsets={"orders:0": 0}) == []  # none of it comes back
+
+
+def test_what_was_committed_as_a_whole_is_not_torn() -> None:
+    archive = Archive()
+    for topic in ("menu", "orders"):
+        archive.topic(topic, [data(0, 7), marker(1, 7, time_ms=LATER)])
+    archive.topic("__transaction_state", [state(0, "payer", 7, PREPARE_COMMIT, ("orders", 0), ("menu", 0), times_ms=(LATER, BASE_TIME))])
+    plan = archive.plan()
+    assert plan.torn == ()
+    check_complete(plan.left_out, plan.torn)
+
+
+def test_a_group_whose_commits_are_lost_with_a_transaction_that_is_not_is_named() -> None:
+    archive = Archive()
+    archive.topic("orders", [data(0, 7), marker(1, 7, time_ms=LATER)])
+    archive.topic("__consumer_offsets", [commit(0, ("reader", "menu", 0, 4), producer=7)])
+    assert torn(archive) == [("", ("orders:0",), ("__consumer_offsets:0",))]
+
+
+def test_a_cut_ends_every_log_before_a_torn_transaction(tmp_path: Path) -> None:
+    """And before those that are torn by that."""
+    archive = Archive()
+    archive.topic("menu", [data(0, 7, producer_epoch=2)])
+    archive.topic("orders", [plain(0), data(1, 8), data(2, 7, producer_epoch=2), marker(3, 7, producer_epoch=3), marker(4, 8), plain(5)])
+    archive.topic("stock", [plain(0), data(1, 8), marker(2, 8, time_ms=LATER), plain(3)])
+    assert torn(archive) == [("", ("orders:0",), ("menu:0",))]
+    plan = archive.plan(open_transactions="cut")
+    assert {topic.topic: topic.partitions[0].log_end for topic in plan.topics} == {"menu": 0, "orders": 1, "stock": 1}
+    assert plan.torn == ()
+    recovery.apply(plan, tmp_path / "log", archive.store)
+    assert [header.last_offset for header, _ in batches_in(tmp_path / "log" / "orders-0")] == [0]
+
+
+def test_people_are_told_and_the_recovery_is_a_partial_success(tmp_path: Path) -> None:
+    archive = Archive()
+    archive.topic("orders", [data(0, 7), marker(1, 7, producer_epoch=1)])
+    archive.topic("menu", [data(0, 7)])
+    report = recovery.apply(archive.plan(), tmp_path / "log", archive.store)
+    assert report.torn == archive.plan().torn
+    with pytest.raises(Partial, match="1 transactions come back in part"):
+        check_complete(report.left_out, report.torn)
+
+
+def test_a_torn_transaction_of_many_partitions_is_shown_in_short() -> None:
+    many = tuple(f"orders:{number}" for number in range(20))
+    shown = str(
+        TornTransaction(
+            transactional_id="payer",
+            producer_id=7,
+            producer_epoch=1,
+            committed=many,
+            markers=tuple(range(20)),
+            missing=("menu:0",),
+            missing_from=(4,),
+        )
+    )
+    assert re.search(r"orders:7 offset 7 and 12 more, and its records are not in menu:0 offset 4", shown)
+
+
+def test_a_coordinator_older_than_the_data_ends_nothing_and_blocks_no_id(tmp_path: Path) -> None:
+    """Version 2: each transaction has an epoch of its own. The coordinator has epoch 1, Ongoing; the log's open transaction has epoch 5."""
+    archive = Archive()
+    archive.topic("orders", [data(0, 7, producer_epoch=1), marker(1, 7, producer_epoch=2), data(2, 7, producer_epoch=5)])
+    archive.topic("__transaction_state", [state(0, "seven", 7, ONGOING, ("orders", 0), epoch=1)])
+    recovery.apply(archive.plan(), tmp_path / "log", archive.store)
+    header, raw = batches_in(tmp_path / "log" / "orders-0")[-1]
+    assert (header.base_offset, header.producer_epoch, read_marker(raw).type) == (3, 6, ABORT)
+    assert tombstones(tmp_path / "log") == ["seven"]
+
+
+def test_a_prepared_commit_of_the_transaction_before_commits_nothing() -> None:
+    """The log has the marker of the one that the coordinator is about to commit, and the beginning of the next."""
+    archive = Archive()
+    archive.topic("orders", [data(0, 7), marker(1, 7), data(2, 7)])
+    states = [state(0, "seven", 7, ONGOING, ("orders", 0)), state(1, "seven", 7, PREPARE_COMMIT, ("orders", 0))]
+    archive.topic("__transaction_state", states)
+    assert aborts(archive.partition("orders")) == [(3, 7)]
+
+
+@pytest.mark.parametrize("status", [0, ONGOING, PREPARE_COMMIT, PREPARE_ABORT, COMPLETE_COMMIT, COMPLETE_ABORT])
+def test_every_id_that_is_live_gets_a_tombstone_in_its_partition(status: int, tmp_path: Path) -> None:
+    archive = Archive()
+    archive.topic("__transaction_state", [state(0, "live", 7, status), state(1, "gone", 8, COMPLETE_COMMIT)], [gone(2, "gone")])
+    plan = archive.plan()
+    recovery.apply(plan, tmp_path / "log", archive.store)
+    assert tombstones(tmp_path / "log") == ["live"]
+    assert plan.cut is not None
+    assert plan.cut.retired == 1
+
+
+def test_prepared_two_phase_transactions_are_named_one_by_one() -> None:
+    archive = Archive()
+    archive.topic("orders", [data(0, 7), data(1, 8)])
+    states = [
+        state(0, "atomic", 7, ONGOING, ("orders", 0), timeout_ms=2**31 - 1),
+        state(1, "plain", 8, ONGOING, ("orders", 0)),
+    ]
+    archive.topic("__transaction_state", states)
+    assert len([note for note in archive.plan().endings if "two-phase transaction of atomic" in note]) == 1
+    assert not [note for note in archive.plan().endings if "two-phase transaction of plain" in note]
+
+
+def test_a_coordinator_is_not_believed_at_a_gap(tmp_path: Path) -> None:
+    """It may have ended there what it had begun before."""
+    archive = Archive()
+    archive.topic("orders", [data(0, 7)])
+    archive.topic("__transaction_state", [state(0, "seven", 7, PREPARE_COMMIT, ("orders", 0))], None, [state(11, "eight", 8, 4)])
+    plan = archive.plan()
+    assert aborts(archive.partition("orders")) == [(1, 7)]
+    assert [note for note in plan.endings if "__transaction_state:0: offsets 1-10 are lost" in note]
+
+
+def gone(offset: int, transactional_id: str) -> bytes:
+    from headwater_core.segments.encoder import encode_batch
+
+    [record] = decode_batch(state(0, transactional_id, 0, 0), where="state")
+    return encode_batch(offset, [(record.key, None)], leader_epoch=0, timestamp_ms=BASE_TIME)
+
+
+def tombstones(log: Path) -> list[str]:
+    """The transactional ids of which the last record in __transaction_state:0 is a tombstone."""
+    last: dict[str, bool] = {}
+    found: list[tuple[BatchHeader, bytes]] = batches_in(log / "__transaction_state-0")
+    end = max(header.base_offset for header, _ in found)
+    for header, raw in found:
+        for record in decode_batch(raw, where="state"):
+            if header.base_offset == end:
+                last[(record.key or b"")[4:].decode()] = record.value is None
+    assert all(last.values())
+    return sorted(last)
