@@ -12,6 +12,7 @@ from headwater_core.segments.transactions import OpenTransaction
 from manifests.entry import Entry
 from recovery.runs import fetched
 
+_MARKED_RUNS = 16  # how far back a producer's last marker is searched for; one that commits at all commits often
 DAMAGE = (CorruptData, NotFound, UnsupportedFormat)
 
 
@@ -43,7 +44,32 @@ def open_after(store: ObjectStore, entries: Sequence[Entry], at: int) -> list[Op
         if entries[back].gap:
             break
         index = run_index(store, entries, back)
-    return [Open(producer_id, first, *epochs.get(producer_id, (None, -1, -1))) for producer_id, first in missing.items()]
+    unmarked = {producer_id for producer_id, (_, coordinator_epoch, _) in epochs.items() if coordinator_epoch < 0}
+    marked = _coordinator_epochs(store, entries, back, unmarked)
+    found = []
+    for producer_id, first in missing.items():
+        producer_epoch, coordinator_epoch, last_ms = epochs.get(producer_id, (None, -1, -1))
+        found.append(Open(producer_id, first, producer_epoch, marked.get(producer_id, coordinator_epoch), last_ms))
+    return found
+
+
+def _coordinator_epochs(store: ObjectStore, entries: Sequence[Entry], before: int, producer_ids: set[int]) -> dict[int, int]:
+    """Return the coordinator epochs of the producers' last markers, as far as the runs right before entries[before] have some: a leader
+    wants no lower one. A run that cannot be read says nothing."""
+    found: dict[int, int] = {}
+    for at in reversed(range(max(0, before - _MARKED_RUNS), before)):
+        if found.keys() == producer_ids:
+            break
+        if entries[at].gap or entries[at].max_producer_id < min(producer_ids):
+            continue
+        try:
+            states = run_index(store, entries, at).producers
+        except DAMAGE:
+            continue
+        for state in states:
+            if state.producer_id in producer_ids and state.coordinator_epoch >= 0:
+                found.setdefault(state.producer_id, state.coordinator_epoch)
+    return found
 
 
 def run_index(store: ObjectStore, entries: Sequence[Entry], at: int) -> RunIndex:
