@@ -4,12 +4,11 @@ An agent with nothing to archive and nothing paused asks the bucket nothing.
 """
 
 from dataclasses import replace
-from datetime import UTC, datetime
 
 import structlog
 
 from archival.plan.policy import PAUSED, Policy
-from headwater_core.clock import Clock
+from headwater_core.clock import Clock, time_text
 from headwater_core.errors import HeadwaterError
 from headwater_core.partition import TopicPartition
 from manifests.known_document import KnownDocument
@@ -42,7 +41,7 @@ class KnownPauses(KnownDocument[PauseList]):
         last = known.last_of(place)
         if last is None or last.until_ms is None or self._clock.now_ms() - last.until_ms > EXPLAINS_MS:
             return policy
-        return replace(policy, gap_reason=f"archiving was paused from {_utc(last.since_ms)} to {_utc(last.until_ms)}")
+        return replace(policy, gap_reason=f"archiving was paused from {time_text(last.since_ms)} to {time_text(last.until_ms)}")
 
 
 def _is_any_in_force(known: PauseList) -> bool:
@@ -67,11 +66,7 @@ def _report_unread(error: HeadwaterError) -> None:
 def paused_reason(pause: Pause) -> str:
     """As people read it, and as a policy says why nothing is archived."""
     whole = "" if pause.topic is not None else ", with everything else"
-    return f"{PAUSED}since {_utc(pause.since_ms)} by {pause.by}{whole}"
-
-
-def _utc(time_ms: int) -> str:
-    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return f"{PAUSED}since {time_text(pause.since_ms)} by {pause.by}{whole}"
 
 
 def _key(pause: Pause) -> tuple[PauseScope, int]:

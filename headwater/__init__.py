@@ -1,4 +1,5 @@
-"""The program, and what other programs use of it: `headwater.scan(...)` and `headwater.spark`. Both are loaded on first use."""
+"""The program, and what other programs use of it: `headwater.scan(...)`, its `headwater.Predicate` and `headwater.spark`. All are loaded on
+first use."""
 
 __version__ = "0.1.0"
 
@@ -6,6 +7,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from headwater import spark as spark
     from headwater.pipeline.scan.arrow_stream import scan as scan
+    from headwater.pipeline.scan.query import Predicate as Predicate
 else:
 
     def __getattr__(name: str) -> object:
@@ -16,6 +18,10 @@ else:
                 message = f'headwater.scan needs {error.name}, which is not installed: pip install "headwater[scan]"'
                 raise ModuleNotFoundError(message, name=error.name) from None
             return scan
+        if name == "Predicate":
+            from headwater.pipeline.scan.query import Predicate
+
+            return Predicate
         if name == "spark":
             import importlib
 
@@ -23,4 +29,4 @@ else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
     def __dir__() -> list[str]:
-        return sorted({*globals(), "scan", "spark"})
+        return sorted({*globals(), "Predicate", "scan", "spark"})

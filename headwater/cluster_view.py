@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from headwater.units import exact_time_text, parse_time_ms
+from headwater.units import parse_time_ms
+from headwater_core.clock import exact_time_text
 from headwater_core.errors import NotFound
 from headwater_core.segments.metadata.cluster_metadata import ClusterMetadata
 from headwater_core.segments.metadata.metadata_records import RESOURCE_BROKER

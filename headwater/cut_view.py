@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from headwater.columns import Column
-from headwater.units import duration_text, time_text
+from headwater.units import duration_text
+from headwater_core.clock import time_text
 from recovery import RecoveryPlan
 from recovery.cut import PartitionCut
 

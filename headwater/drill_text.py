@@ -4,7 +4,8 @@ from collections.abc import Collection, Iterator, Sequence
 
 from headwater.drill.drill_report import Amount, ComparedWindow, DrillOutcome, DrillReport, PathSum
 from headwater.drill.report_store import LastDrill
-from headwater.units import duration_text, size_text, time_text
+from headwater.units import duration_text, size_text
+from headwater_core.clock import time_text
 
 SHOWN_MAX = 50  # lines of one list; the JSON has all
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from archival.watermark import WatermarkOrigin
 from headwater.wiring import Bucket
+from headwater_core.clock import time_text
 from headwater_core.errors import CorruptData, HeadwaterError
 from headwater_core.layouts import open_layout
 from headwater_core.partition import PartitionId
@@ -37,6 +38,7 @@ class OffsetLocation:
     cached      is the chunk in the local cache?
     listed_in   the document or page that lists the object, or the gap
     superseded  objects of dead branches, or that were replaced, which held the offset
+    dated       which time a record of the object has that is later than its publication, and what it counts as
     """
 
     offset: int
@@ -57,6 +59,7 @@ class OffsetLocation:
     cached: bool | None = None
     listed_in: str = ""
     superseded: tuple[str, ...] = ()
+    dated: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +125,16 @@ def locate_offset(
         cached=chunk.cached if chunk else None,
         listed_in=listed_in,
         superseded=tuple(each.key for each in _superseded(head, offset)) if head else (),
+        dated=dated_text(live) if live else "",
     )
+
+
+def dated_text(entry: Entry) -> str:
+    """`OffsetLocation.dated`: "" where no record is dated later than it was published, or that is not known."""
+    last_ms, counts_ms = entry.last_timestamp_ms, entry.newest_ms
+    if last_ms is None or counts_ms is None or last_ms == counts_ms:
+        return ""
+    return f"up to {time_text(last_ms)}, later than it was published: it counts as {time_text(counts_ms)}"
 
 
 def explain_tier(answers: Tier, priority: ReadPriority, scope: Scope, offset: int, troubles: Mapping[Tier, str]) -> str:

@@ -10,7 +10,8 @@ from typing import Any
 
 from archival.watermark import WatermarkOrigin, WatermarkSource
 from headwater.columns import Row, as_size
-from headwater.units import duration_text, time_text
+from headwater.units import duration_text
+from headwater_core.clock import time_text
 from headwater_core.errors import NothingExamined, Partial, VerificationFailed
 
 TROUBLE = ("stopped", "needs replacement", "needs upgrade", "behind", "unknown")  # nothing is archived, or that is unknown

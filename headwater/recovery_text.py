@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from headwater.columns import Column, as_size
 from headwater.output import emit, say
-from headwater.units import duration_text, size_text, time_text
+from headwater.units import duration_text, size_text
+from headwater_core.clock import time_text
 from headwater_core.errors import DiskFull, Partial, UsageError, VerificationFailed
 
 if TYPE_CHECKING:

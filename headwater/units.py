@@ -59,16 +59,6 @@ def parse_time_ms(text: str) -> int:
     return round(parse_time(text).timestamp() * 1000)
 
 
-def time_text(time_ms: int) -> str:
-    """Milliseconds since the epoch as UTC, as in "2026-01-31T12:00:00Z"; `parse_time` reads it."""
-    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def exact_time_text(time_ms: int) -> str:
-    """The same to the millisecond, as in "2026-01-31T12:00:00.250Z": what is given back to `parse_time_ms` is that very time."""
-    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
 def size_text(size_bytes: float) -> str:
     """At most four characters and a binary unit: "0 B", "1.5 MiB"."""
     for unit in ("B", "KiB", "MiB", "GiB"):

@@ -54,6 +54,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dict=
                   hold one record of a key; what was never proven is not cleaned
     displaced_by  compaction had removed records from the run when it was read: for later ones, all of them up to here; None when it
                   lacks none, or when an older version wrote the entry
+    published_ms  when its records were first listed, by the clock of the agent that did it; what is made of several entries has the latest
+                  of them. None when an older version listed one of them
     reason        of a gap: why it was not archived in time, for people; "" when nobody knows
     """
 
@@ -84,6 +86,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dict=
     cleaned: bool = False
     displaced_by: EpochOffset | None = None
     max_producer_id: int = -1
+    published_ms: int | None = msgspec.field(default=None, name="published")
     reason: str = ""
 
     def __post_init__(self) -> None:
@@ -104,8 +107,9 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dict=
             raise ValueError(f"impossible lengths: a run of {self.held_bytes} bytes in an object of {self.size_bytes}")
         if not 0 <= self.fence <= FENCE_MAX or not 0 <= self.records <= OFFSET_MAX or not 0 <= self.aborted <= OFFSET_MAX:
             raise ValueError(f"impossible counts: fence {self.fence}, {self.records} records, {self.aborted} aborted")
-        if not all(-(2**63) <= number < 2**63 for number in (self.first_timestamp_ms or 0, self.last_timestamp_ms or 0)):
-            raise ValueError(f"impossible timestamps: {self.first_timestamp_ms}, {self.last_timestamp_ms}")
+        times = self.first_timestamp_ms, self.last_timestamp_ms, self.published_ms
+        if not all(-(2**63) <= number < 2**63 for number in times if number is not None):
+            raise ValueError(f"impossible timestamps: {times}")
         if not -1 <= self.max_producer_id < 2**63:
             raise ValueError(f"impossible producer id: {self.max_producer_id}")
         if not all(digest == "" or is_digest(digest) for digest in (self.digest, self.index_digest, self.held_digest)):
@@ -128,6 +132,21 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dict=
     @property
     def next_offset(self) -> int:
         return self.last_offset + 1
+
+    @property
+    def newest_ms(self) -> int | None:
+        """The time of its newest record, or when that was published if that is earlier: see newest_time."""
+        return newest_time(self.last_timestamp_ms, self.published_ms)
+
+    def is_late(self, time_ms: int) -> bool:
+        """Return whether a record of this time is dated later than it was published: such a time does not say when it was written."""
+        return self.published_ms is not None and time_ms > self.published_ms
+
+    def retained_from_ms(self, now_ms: int) -> int | None:
+        """From when on retention counts its age. A time that is still to come counts as that of its publication; one that has passed
+        counts as it is, so that an agent's clock that was behind lets nothing go that is young."""
+        last_ms = self.last_timestamp_ms
+        return self.newest_ms if last_ms is not None and last_ms > now_ms else last_ms
 
     @property
     def run_bytes(self) -> int:
@@ -170,6 +189,14 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dict=
 
     def __contains__(self, offset: int) -> bool:
         return self.base_offset <= offset <= self.last_offset
+
+
+def newest_time(last_timestamp_ms: int | None, published_ms: int | None) -> int | None:
+    """A record that is dated later than it was published counts as published then: its producer was wrong, or had another unit. Without
+    `published_ms` nothing is known to be wrong."""
+    if last_timestamp_ms is None or published_ms is None:
+        return last_timestamp_ms
+    return min(last_timestamp_ms, published_ms)
 
 
 _OF_RUNS: tuple[tuple[str, Any], ...] = tuple(

@@ -17,11 +17,11 @@ from headwater_core.objectstore.digest import digest_of, is_digest
 from headwater_core.partition import PartitionId
 from manifests import keys
 from manifests.document import WRONG, prepared
-from manifests.entry import EPOCH_MAX, FENCE_MAX, OFFSET_MAX, Entry, EpochOffset, check_entry, from_listed
+from manifests.entry import EPOCH_MAX, FENCE_MAX, OFFSET_MAX, Entry, EpochOffset, check_entry, from_listed, newest_time
 from manifests.epoch_spans import EpochSpan, join_spans, spans_of_entry
 
 PAGE_MAJOR = 2
-PAGE_FORMAT = (PAGE_MAJOR, 1)
+PAGE_FORMAT = (PAGE_MAJOR, 2)
 LEVEL_MAX = 9
 PAGE_BYTES_MAX = 64 << 20  # of one page, unpacked: a thousand entries take a hundredth of it
 SPANS_MAX = 64  # of leader epochs that a leaf's reference spells out; one of a higher page, which stays in the head, an eighth
@@ -52,6 +52,7 @@ class PageRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     displaced    of the entries with displaced_by; None: too many, read the page
     first/last_timestamp_ms  least and greatest; None when there is none
     records, live_bytes, aborted   sums
+    published_ms the latest of all; None where one of them that is no gap does not know it
     untimed      how many entries have records and no timestamp; unverified: how many have no digest yet
     open_from    least of all
     aborted_from least of all; None when there are none, or where one is not known
@@ -78,6 +79,7 @@ class PageRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     aborted: int = 0
     aborted_from: int | None = None
     max_producer_id: int = -1
+    published_ms: int | None = msgspec.field(default=None, name="published")
     size_bytes: int
     digest: str
 
@@ -95,6 +97,11 @@ class PageRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def next_offset(self) -> int:
         return self.last_offset + 1
+
+    @property
+    def newest_ms(self) -> int | None:
+        """No entry below it has a later `newest_ms`."""
+        return newest_time(self.last_timestamp_ms, self.published_ms)
 
 
 Item = Entry | PageRef
@@ -183,6 +190,7 @@ def reference(items: Sequence[Item], *, uid: str, level: int, fence: int, size_b
     spans_max = SPANS_MAX if level == 0 else SPANS_MAX // 8
     entries = [each for each in items if isinstance(each, Entry)]
     pages = [each for each in items if not isinstance(each, Entry)]
+    runs = [item for item in items if not (isinstance(item, Entry) and item.gap)]
     aborting = [each for each in items if each.aborted]
     return PageRef(
         uid=uid,
@@ -207,6 +215,9 @@ def reference(items: Sequence[Item], *, uid: str, level: int, fence: int, size_b
         if any(each.aborted_from is None for each in aborting)
         else min((each.aborted_from for each in aborting if each.aborted_from is not None), default=None),
         max_producer_id=max(each.max_producer_id for each in items),
+        published_ms=None
+        if any(run.published_ms is None for run in runs)
+        else max((run.published_ms for run in runs if run.published_ms is not None), default=None),
         size_bytes=size_bytes,
         digest=digest,
     )

@@ -6,12 +6,12 @@ archive keeps of snapshots meanwhile.
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from headwater_core.clock import time_text
 from headwater_core.errors import CorruptData, NotFound, UnsupportedFormat, UsageError, VerificationFailed
 from headwater_core.objectstore.digest import digest_of
 from headwater_core.objectstore.store import ObjectStore
@@ -151,8 +151,8 @@ def with_cluster(plan: RecoveryPlan, found: SnapshotFound, former: Collection[st
     until_ms = plan.request.options.to_time_ms
     if until_ms is not None and listed.taken_ms > until_ms and plan.request.options.cluster == "latest":
         notes.append(
-            f"users, ACLs, quotas and settings are those of {_time_text(listed.taken_ms)}, the newest, and logs end at "
-            f"{_time_text(until_ms)}: `--at {_time_text(until_ms)}` takes the snapshot of then"
+            f"users, ACLs, quotas and settings are those of {time_text(listed.taken_ms)}, the newest, and logs end at "
+            f"{time_text(until_ms)}: `--at {time_text(until_ms)}` takes the snapshot of then"
         )
     used_by = topics_by_role(planned)
     for role, topics_of_role in used_by.items():
@@ -243,11 +243,6 @@ def _injectable(raws: Iterable[bytes]) -> Iterator[bytes]:
 
 def _kinds(raws: Iterable[bytes]) -> list[int]:
     return sorted({decode_metadata_record(raw).api_key for raw in raws})
-
-
-def _time_text(time_ms: int) -> str:
-    """As --to-time and --at take it."""
-    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _levels(features: Mapping[str, int]) -> str:

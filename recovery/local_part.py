@@ -27,6 +27,7 @@ class PartBounds(NamedTuple):
                      are kept
     mode             `partial`: the newest runs that hold keep_bytes, and those with a record of the keep_ms before the newest one,
                      whichever is less; `instant`: none
+    now_ms           when that is; runs that are dated later count as Entry.retained_from_ms has it
     end              where the log is to end, before the archive's end; None: with it
     """
 
@@ -35,6 +36,7 @@ class PartBounds(NamedTuple):
     mode: Mode = "full"
     keep_bytes: int | None = None
     keep_ms: int | None = None
+    now_ms: int = 2**63 - 1
     end: RequestedEnd | None = None
 
 
@@ -96,8 +98,8 @@ def bounds_of(topic: str, policy: str, configs: Mapping[str, str], options: Opti
         options = replace(options, retention_ms=None, retention_bytes=None)
     before_ms, size_bytes = retention_of(policy, configs, options, now_ms)
     if "compact" in policy or is_internal(topic):
-        return PartBounds(before_ms, size_bytes)
-    return PartBounds(before_ms, size_bytes, options.mode, options.keep_bytes, options.keep_ms)
+        return PartBounds(before_ms, size_bytes, now_ms=now_ms)
+    return PartBounds(before_ms, size_bytes, options.mode, options.keep_bytes, options.keep_ms, now_ms)
 
 
 def retention_of(policy: str, configs: Mapping[str, str], options: Options, now_ms: int) -> tuple[int | None, int | None]:
@@ -130,7 +132,7 @@ def select_part(head: Head, bounds: PartBounds) -> LocalPart:
         candidates = EntryList.of(entry for entry in tree if entry.next_offset > head.start_offset)
     else:
         candidates = EntryList() if bounds.mode == "instant" else _newest(tree, pages, bounds, head.start_offset)
-    dropped = _expired(candidates, bounds.before_ms, bounds.retention_bytes)
+    dropped = _expired(candidates, bounds)
     young = candidates[dropped:]
     lost = tuple(pages.lost[each.base_offset] for each in young.gaps if each.base_offset in pages.lost)
     kept = without_first_gaps(young)
@@ -164,14 +166,14 @@ def _newest(tree: EntryTree, pages: ReadablePages, bounds: PartBounds, start_off
 
 def _first_young(tree: EntryTree, pages: ReadablePages, keep_ms: int) -> int:
     """The base offset of the oldest entry with a record of the last `keep_ms` before the newest one, or of a lost page that has one; the
-    end when no record has a time."""
-    newest_ms = max((item.last_timestamp_ms for item in tree.items if item.last_timestamp_ms is not None), default=None)
+    end when no record has a time. A record that is dated later than it was published counts as published then."""
+    newest_ms = max((item.newest_ms for item in tree.items if item.newest_ms is not None), default=None)
     if newest_ms is None:
         return tree.next_offset if tree else 0
     since_ms = newest_ms - keep_ms
 
     def is_young(item: Item) -> bool:
-        return item.last_timestamp_ms is not None and item.last_timestamp_ms >= since_ms
+        return item.newest_ms is not None and item.newest_ms >= since_ms
 
     young = (each.base_offset for each in tree.where(is_young) if is_young(each) or each.base_offset in pages.lost)
     return next(young, tree.next_offset)
@@ -210,14 +212,14 @@ def _beneath(tree: EntryTree, kept: Sequence[Entry], start_offset: int) -> tuple
     return tuple(reversed(found))
 
 
-def _expired(entries: EntryList, before_ms: int | None, retention_bytes: int | None) -> int:
+def _expired(entries: EntryList, bounds: PartBounds) -> int:
     """How many of the oldest entries retention leaves out. Control records and gaps are no reason to keep anything."""
     by_age = by_size = 0
-    if before_ms is not None:
-        young = (at for at, entry in enumerate(entries) if entry.last_timestamp_ms is not None and entry.last_timestamp_ms >= before_ms)
-        by_age = next(young, len(entries))
-    if retention_bytes is not None:
-        spare = entries.live_bytes - retention_bytes
+    if (before_ms := bounds.before_ms) is not None:
+        times = (entry.retained_from_ms(bounds.now_ms) for entry in entries)
+        by_age = next((at for at, time_ms in enumerate(times) if time_ms is not None and time_ms >= before_ms), len(entries))
+    if bounds.retention_bytes is not None:
+        spare = entries.live_bytes - bounds.retention_bytes
         for entry in entries:
             spare -= entry.live_bytes
             if spare < 0:

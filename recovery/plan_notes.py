@@ -32,6 +32,22 @@ def producer_notes(topic: ArchivedTopic, planned: TopicPlan) -> Iterable[str]:
             )
 
 
+def time_notes(topic: ArchivedTopic, now_ms: int) -> Iterable[str]:
+    """What is dated later than it was published; where an older version archived it, later than now."""
+    for number, head in sorted(topic.heads.items()):
+        dated = [item for item in head.entries.items if item.last_timestamp_ms is not None]
+        if late := [item for item in dated if item.newest_ms != item.last_timestamp_ms]:
+            yield (
+                f"{topic.manifest.topic}:{number} has records from offset {late[0].base_offset} on that are dated later than they were "
+                "published; they count as published then"
+            )
+        if ahead := [item for item in dated if item.published_ms is None and (item.last_timestamp_ms or 0) > now_ms]:
+            yield (
+                f"{topic.manifest.topic}:{number} has records from offset {ahead[0].base_offset} on that are dated later than now, in runs "
+                "of an older version: their times are taken as they are, so they may end a log early or keep it for longer"
+            )
+
+
 def notes_of(topic: TopicPlan) -> Iterable[str]:
     """What the user should know of a planned topic."""
     for partition in topic.partitions:

@@ -23,7 +23,7 @@ from recovery.local_part import (
     select_part,
     without_first_gaps,
 )
-from recovery.plan_notes import HELD_BACK, beyond_notes, notes_of, numbers_text, overall_notes, policy_notes, producer_notes
+from recovery.plan_notes import HELD_BACK, beyond_notes, notes_of, numbers_text, overall_notes, policy_notes, producer_notes, time_notes
 from recovery.recovery_plan import (
     NODE_ID_MAX,
     LostRun,
@@ -87,6 +87,7 @@ def make_plan(
         notes += beyond_notes(archived, len(topic.partitions))
         notes += notes_of(topic)
         notes += producer_notes(archived, topic)
+        notes += time_notes(archived, now_ms)
         if archived.manifest.configs is None:
             notes.append(f"{topic.topic}: no broker ever gave its settings: it is recovered with the defaults, cleanup.policy among them")
     if not topics:

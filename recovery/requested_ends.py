@@ -1,10 +1,12 @@
 """Where logs are to end, before their archive does: at a point in time, or at an offset.
 
 A log ends before the first batch whose greatest timestamp is later than the time, markers of transactions included: what had not been
-committed by then is open where the log ends. Producers set timestamps, so later batches may hold earlier records; they are counted.
+committed by then is open where the log ends. Producers set timestamps, so later batches may hold earlier records; they are counted. A
+timestamp that is later than its record's publication says nothing of when it was written, and ends no log (`Entry.is_late`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from typing import NamedTuple
 
@@ -29,7 +31,7 @@ from recovery.runs import fetched
 OUT_OF_ORDER_READS_MAX = 16  # runs of one partition that are fetched to count records out of order, unless all of them are wanted
 _READERS = 8
 
-IsLate = Callable[[BatchHeader], bool]
+IsLate = Callable[[Entry, BatchHeader], bool]
 
 
 def find_ends(found: Sequence[ArchivedTopic], options: Options, store: ObjectStore) -> Mapping[Place, RequestedEnd]:
@@ -100,20 +102,23 @@ def end_offset_at(head: Head, time_ms: int, store: ObjectStore) -> int:
 
 
 def _end_at_time(store: ObjectStore, head: Head, time_ms: int) -> EndInRun | None:
-    def is_late(header: BatchHeader) -> bool:
-        return header.max_timestamp_ms > time_ms
+    def is_late(entry: Entry, header: BatchHeader) -> bool:
+        time = header.max_timestamp_ms
+        return time > time_ms and (header.is_control or not entry.is_late(time))  # markers have the brokers' time
 
     def may_be_late(item: Item) -> bool:
-        return item.last_timestamp_ms is not None and item.last_timestamp_ms > time_ms
+        return item.newest_ms is not None and item.newest_ms > time_ms
 
-    entry = next((each for each in head.entries.where(may_be_late) if may_be_late(each)), None)
-    before = head.entries if entry is None else head.entries.split_at(entry.base_offset)[0]
-    if (found := _with_late_marker(store, before, is_late)) is not None:
-        entry = found
-    if entry is None:
-        return None
-    end, records = _end_in(store, entry, is_late)
-    return EndInRun(entry, entry.base_offset if end is None else end, records)
+    found, before = None, head.entries
+    for entry in filter(may_be_late, head.entries.where(may_be_late)):
+        end, records = _end_in(store, entry, partial(is_late, entry))
+        if end is not None:
+            found, before = EndInRun(entry, end, records), head.entries.split_at(entry.base_offset)[0]
+            break
+    if (marked := _with_late_marker(store, before, is_late)) is None:
+        return found
+    end, records = _end_in(store, marked, partial(is_late, marked))
+    return EndInRun(marked, marked.base_offset if end is None else end, records)
 
 
 def _at_time(store: ObjectStore, head: Head, time_ms: int, reads_max: int | None) -> RequestedEnd | None:
@@ -139,7 +144,7 @@ def _with_late_marker(store: ObjectStore, before: EntryTree, is_late: IsLate) ->
         try:
             if all(state.coordinator_epoch < 0 for state in run_index(store, [entry], 0).producers):
                 continue
-            late = any(map(is_late, _headers(store, entry)))
+            late = any(map(partial(is_late, entry), _headers(store, entry)))
         except DAMAGE:
             continue  # what is damaged is found again where it is recovered
         if not late:

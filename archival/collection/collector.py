@@ -247,7 +247,7 @@ class Collector:
         orphans, superseded = (self._sightings.of(head.partition_id, seen) for seen in (Seen.ORPHAN, Seen.SUPERSEDED))
         times = [since_ms + lease_ms for since_ms in set(orphans.values())]
         times += [since_ms + kept_ms for since_ms in set(superseded.values())]
-        times += [] if (expiry_ms := next_expiry_ms(head, settings)) is None else [expiry_ms]
+        times += [] if (expiry_ms := next_expiry_ms(head, settings, self._clock.now_ms())) is None else [expiry_ms]
         return min(times, default=None)
 
 

@@ -541,7 +541,12 @@ class PartitionArchiver:
                 if run is None:
                     continue
                 done = self._runs.send(
-                    [run], draft.head, log, stale_keys_below=policy.stale_keys_below, listed=chain(head.entries, head.superseded)
+                    [run],
+                    draft.head,
+                    log,
+                    stale_keys_below=policy.stale_keys_below,
+                    listed=chain(head.entries, head.superseded),
+                    replaced=head.entries,
                 )
             draft = self._draft = draft.with_run(done.head)
             if not draft.is_complete:
@@ -654,9 +659,15 @@ class PartitionArchiver:
         if isinstance(closed, str):
             return Outcome(action="idle", reason=closed, is_last=True)
         again = self._source.look_again(log, *(each.entry for each in closed))
-        clean_to = clean_with(head, log, again)
+        clean_to, now_ms = clean_with(head, log, again), self._looks.now_ms()
         *before, entry = (
-            replace(entry, cleaned=is_clean(entry, clean_to), displaced_by=displaced_by(entry, scan, again)) for entry, scan in closed
+            replace(
+                entry,
+                cleaned=is_clean(entry, clean_to),
+                displaced_by=displaced_by(entry, scan, again),
+                published_ms=now_ms,
+            )
+            for entry, scan in closed
         )
         milestones.reached("stream.closed")
         self._commit(replace(head, entries=head.entries.followed_by(*before, entry), last_offset=entry.last_offset, clean_to=clean_to))

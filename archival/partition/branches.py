@@ -128,5 +128,5 @@ class Branches:
         if self._archived.index_is_true(entry, scan):
             return entry
         again = self._uploads.new_entry(entry.base_offset, entry.last_offset, scan, fence)
-        again = replace(again, cleaned=entry.cleaned, displaced_by=entry.displaced_by)
+        again = replace(again, cleaned=entry.cleaned, displaced_by=entry.displaced_by, published_ms=entry.published_ms)
         return self._uploads.upload(again, self._archived.open(whole), scan)

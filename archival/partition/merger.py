@@ -14,6 +14,7 @@ from archival.partition.entry_reader import ArchivedEntries
 from archival.partition.run_names import ChunkNames
 from archival.partition.source import PartitionSource, check_unchanged, find_batch
 from archival.partition.uploads import Uploads
+from archival.plan.entries import merged_publication
 from archival.plan.merge_plan import merged_displacement
 from headwater_core.errors import CorruptData, HeadwaterError, UploadStopped
 from headwater_core.objectstore.digest import Digest, digest_of
@@ -69,7 +70,7 @@ class Merger:
                     first.key, 0, f"with what follows up to offset {last.last_offset} it is not what the manifest says of them"
                 )
             entry = self._uploads.new_entry(first.base_offset, last.last_offset, scan, fence)
-            entry = replace(entry, cleaned=first.cleaned, displaced_by=merged_displacement(group))
+            entry = replace(entry, cleaned=first.cleaned, displaced_by=merged_displacement(group), published_ms=merged_publication(group))
             file.seek(0)
             entry = self._uploads.upload(entry, file, scan)
         self._archived.remember_open(entry, scan.open_transactions)
@@ -109,7 +110,11 @@ class Merger:
             index, digest = encode_index(scan.index), scan.digest
             entry = self._uploads.new_entry(first.base_offset, last.last_offset, scan, fence)
             entry = replace(
-                entry, cleaned=first.cleaned, displaced_by=merged_displacement(group), held=(first.base_offset, last.last_offset)
+                entry,
+                cleaned=first.cleaned,
+                displaced_by=merged_displacement(group),
+                published_ms=merged_publication(group),
+                held=(first.base_offset, last.last_offset),
             )
         check()
         name = names.consolidated(chunk_keys.named(first.key).place, fence)

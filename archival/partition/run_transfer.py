@@ -14,13 +14,14 @@ from archival.partition.run_finder import Run, RunEnd, find_run
 from archival.partition.source import PartitionSource
 from archival.partition.uploads import NewUpload, Uploads
 from archival.plan.cleaner import clean_with, displaced_by, is_clean
-from archival.plan.entries import place
+from archival.plan.entries import first_published_ms, place
 from archival.plan.lineage import CutAt
 from archival.plan.steps import Upload
 from headwater_core import milestones
 from headwater_core.errors import SourceChanged
 from headwater_core.segments.local_log import LocalLog
 from manifests.entry import Entry
+from manifests.entry_tree import EntryTree
 from manifests.head import Head
 
 
@@ -81,11 +82,13 @@ class RunTransfer:
         *,
         stale_keys_below: int | None = None,
         listed: Iterable[Entry] = (),
+        replaced: EntryTree | None = None,
     ) -> Transferred:
         """`head` with all of `scanned`, one after the other, at least one, after one second look at the log.
 
         stale_keys_below  see Policy
         listed            entries one of which may be the first run already: then nothing is sent
+        replaced          the live entries that `scanned` is to replace
 
         Raises SourceChanged when the log changed meanwhile, or its cleaner went past `head`; and what the store raises.
         """
@@ -94,9 +97,15 @@ class RunTransfer:
         if self._looks.overtaken(again, head, first.step.read_from, stale_keys_below, end=scanned[-1].entry.next_offset):
             raise SourceChanged(f"{log.partition}: compaction went past the archive while a run was read")
         clean_to = clean_with(head, log, again)
+        now_ms = self._looks.now_ms()
         uploads = [
             NewUpload(
-                replace(each.entry, cleaned=is_clean(each.entry, clean_to), displaced_by=displaced_by(each.entry, each.run.scan, again)),
+                replace(
+                    each.entry,
+                    cleaned=is_clean(each.entry, clean_to),
+                    displaced_by=displaced_by(each.entry, each.run.scan, again),
+                    published_ms=first_published_ms(each.entry, replaced or EntryTree(), now_ms),
+                ),
                 each.file,
                 each.run.scan,
             )

@@ -79,7 +79,7 @@ class Uploads:
                 scan.digest,
                 digest_of(encode_index(scan.index)),
             ):
-                return replace(confirmed, cleaned=entry.cleaned, displaced_by=entry.displaced_by)
+                return replace(confirmed, cleaned=entry.cleaned, displaced_by=entry.displaced_by, published_ms=entry.published_ms)
         return None
 
     def _as_sent_before(self, upload: NewUpload) -> NewUpload:
@@ -87,7 +87,8 @@ class Uploads:
         entry = upload.entry
         for wanted, named in self._sent:
             if wanted == _nameless(entry):
-                return upload._replace(entry=replace(named, cleaned=entry.cleaned, displaced_by=entry.displaced_by))
+                wanted_now = replace(named, cleaned=entry.cleaned, displaced_by=entry.displaced_by, published_ms=entry.published_ms)
+                return upload._replace(entry=wanted_now)
         return upload
 
     def _send(self, uploads: Sequence[NewUpload]) -> list[Entry]:
@@ -224,4 +225,4 @@ def with_offloaded(entry: Entry, done: Offloaded) -> Entry:
 
 def _nameless(entry: Entry) -> Entry:
     """What an entry says of its bytes, whatever they are called."""
-    return replace(entry, uid="", key="", index_key="", context={}, cleaned=False, displaced_by=None)
+    return replace(entry, uid="", key="", index_key="", context={}, cleaned=False, displaced_by=None, published_ms=None)

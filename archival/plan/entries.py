@@ -1,5 +1,7 @@
 """How the live entries of a head change: a run is placed, an entry is cut, what is dead leaves. Values in, values out."""
 
+from collections.abc import Collection
+
 from msgspec.structs import replace
 
 from archival.plan.lineage import clip_epochs
@@ -50,6 +52,21 @@ def part_of(entry: Entry, scan: RunScan, end: int) -> Entry:
         displaced_by=None if scan.offsets == last_offset - entry.base_offset + 1 else entry.displaced_by,
         max_producer_id=scan.max_producer_id,
     )
+
+
+def merged_publication(entries: Collection[Entry]) -> int | None:
+    """`Entry.published_ms` of what is made of all of these: the latest, so that no record counts as older than it may be; None where one
+    of them does not know its own."""
+    times = [entry.published_ms for entry in entries if entry.published_ms is not None]
+    return max(times) if entries and len(times) == len(entries) else None
+
+
+def first_published_ms(entry: Entry, replaced: EntryTree, now_ms: int) -> int | None:
+    """`Entry.published_ms` of a run that is listed now: as `replaced` had it, where that listed each of its offsets."""
+    known = tuple(replaced.within(entry.base_offset, entry.next_offset))
+    covered = sum(listed.next_offset - listed.base_offset for listed in known if not listed.gap)
+    reaches = known and known[0].base_offset <= entry.base_offset and entry.last_offset <= known[-1].last_offset
+    return merged_publication(known) if reaches and covered == known[-1].next_offset - known[0].base_offset else now_ms
 
 
 def entries_before(entries: EntryTree, refills: Entry | None, base_offset: int) -> EntryTree:

@@ -5,6 +5,7 @@ could be compared with a leader whose log ends below the archive's start.
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -16,39 +17,59 @@ from manifests.head import Head
 from manifests.page import Item
 
 ModifiedMs = Callable[[Entry], int]
-"""When an entry's object was written, in ms: its time where its records have none, as Kafka takes a segment's file's."""
+"""When an entry's object was written, in ms, by the store's clock: its time where its records have none, as Kafka takes a segment's file's;
+where they are dated later than now, it has to agree with `Entry.published_ms`."""
 
 
 def expired_to(head: Head, settings: ArchivalConfig, now_ms: int, modified_ms: ModifiedMs) -> int:
     """The first offset that retention by time and by size leaves; the archive's start where all of it stays.
 
     As in Kafka: an entry is as old as its newest record, a young one keeps all that follows it, and by size the oldest leave as long as
-    what is left is not less than `retention_bytes`. What the head does not list itself is read only across the border.
+    what is left is not less than `retention_bytes`. A record that is dated later than now does not keep its entry for longer than its
+    publication does, nor than the date that the store has of its object, by another clock. What the head does not list itself is read
+    only across the border.
     """
     if settings.retention_s is None and settings.retention_bytes is None:
         return head.start_offset
-    oldest_ms = None if settings.retention_s is None else now_ms - settings.retention_s * 1000
+    limit = None if settings.retention_s is None else _AgeLimit(now_ms, now_ms - settings.retention_s * 1000, modified_ms)
     spare_bytes = 0 if settings.retention_bytes is None else head.entries.live_bytes - settings.retention_bytes
-    border = _Border(head.entries, oldest_ms, spare_bytes, _newest_run(head.entries), modified_ms)
+    border = _Border(head.entries, limit, spare_bytes, _newest_run(head.entries))
     border.pass_all(head.entries)
     return max(border.offset, head.start_offset)
 
 
-def next_expiry_ms(head: Head, settings: ArchivalConfig) -> int | None:
+def next_expiry_ms(head: Head, settings: ArchivalConfig, now_ms: int) -> int | None:
     """Not before when, in ms, time alone lets something go; None: never. Reads nothing."""
     if settings.retention_s is None or not head.entries or head.entries.items[0].next_offset == head.next_offset:
         return None
     oldest = head.entries.items[0]
-    written_ms = oldest.last_timestamp_ms if isinstance(oldest, Entry) else oldest.first_timestamp_ms
-    return 0 if written_ms is None else written_ms + settings.retention_s * 1000
+    written_ms = oldest.retained_from_ms(now_ms) if isinstance(oldest, Entry) else oldest.first_timestamp_ms
+    return 0 if written_ms is None else min(written_ms, now_ms) + settings.retention_s * 1000
+
+
+class _AgeLimit(NamedTuple):
+    """What is older than `oldest_ms` may leave."""
+
+    now_ms: int
+    oldest_ms: int
+    modified_ms: ModifiedMs
+
+    def is_older(self, item: Item) -> bool:
+        if not isinstance(item, Entry):
+            return item.last_timestamp_ms is not None and item.last_timestamp_ms < self.oldest_ms and not item.untimed
+        last_ms = item.retained_from_ms(self.now_ms)
+        if last_ms is None:
+            return self.modified_ms(item) < self.oldest_ms
+        is_clamped = last_ms != item.last_timestamp_ms  # the store is not called for others
+        return last_ms < self.oldest_ms and not (is_clamped and self.modified_ms(item) >= self.oldest_ms)
 
 
 class _Border:
     """Moves up the entries, as far as they may leave."""
 
-    def __init__(self, entries: EntryTree, oldest_ms: int | None, spare_bytes: int, stays: int, modified_ms: ModifiedMs) -> None:
+    def __init__(self, entries: EntryTree, limit: _AgeLimit | None, spare_bytes: int, stays: int) -> None:
         self.offset = entries.base_offset if entries else 0
-        self._oldest_ms, self._spare_bytes, self._stays, self._modified_ms = oldest_ms, spare_bytes, stays, modified_ms
+        self._limit, self._spare_bytes, self._stays = limit, spare_bytes, stays
 
     def pass_all(self, entries: EntryTree) -> bool:
         """False when one of them does not leave."""
@@ -63,13 +84,7 @@ class _Border:
         return True
 
     def _leaves(self, item: Item) -> bool:
-        return self._spare_bytes >= item.live_bytes > 0 or (self._oldest_ms is not None and self._is_older(item, self._oldest_ms))
-
-    def _is_older(self, item: Item, oldest_ms: int) -> bool:
-        if isinstance(item, Entry):
-            last_ms = self._modified_ms(item) if item.last_timestamp_ms is None else item.last_timestamp_ms
-            return last_ms < oldest_ms
-        return item.last_timestamp_ms is not None and item.last_timestamp_ms < oldest_ms and not item.untimed
+        return self._spare_bytes >= item.live_bytes > 0 or (self._limit is not None and self._limit.is_older(item))
 
 
 def _newest_run(entries: EntryTree) -> int:

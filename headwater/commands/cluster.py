@@ -9,7 +9,8 @@ import click
 from headwater.columns import Column
 from headwater.options import configured
 from headwater.output import emit, emit_document, format_option, say
-from headwater.units import exact_time_text, parse_time_ms, time_text
+from headwater.units import parse_time_ms
+from headwater_core.clock import exact_time_text, time_text
 from headwater_core.errors import NotFound, Partial
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ import click
 from headwater.columns import Column
 from headwater.options import configured
 from headwater.output import emit, format_option, say
-from headwater.units import duration_text, time_text
+from headwater.units import duration_text
+from headwater_core.clock import time_text
 
 if TYPE_CHECKING:
     from headwater.agent_api import AgentApi

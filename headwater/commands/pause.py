@@ -63,8 +63,8 @@ def _do(config: "Config", request: dict[str, Any], dry_run: bool, form: str, *, 
     from headwater.command_operation import begin_operation
     from headwater.pause_change import PauseChange, pause_rows
     from headwater.store_identity import check_belongs
-    from headwater.units import time_text
     from headwater.wiring import open_bucket
+    from headwater_core.clock import time_text
 
     change = PauseChange(**request)
     decide = change.resume if resume else change.pause

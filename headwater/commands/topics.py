@@ -13,7 +13,7 @@ from headwater.columns import Column, as_end, as_size
 from headwater.commands.leftovers import pending
 from headwater.options import IncarnationSelection, configured, parse_incarnation_selection
 from headwater.output import emit, format_option, say
-from headwater.units import time_text
+from headwater_core.clock import time_text
 from headwater_core.errors import CorruptData, ForeignOwner, NotFound, Partial, UnsupportedFormat, UsageError
 
 if TYPE_CHECKING:

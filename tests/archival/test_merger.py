@@ -316,3 +316,12 @@ def test_another_agents_claim_ends_a_merge(agent: Agent, directory: Directory) -
 
 def data_of(store: MemoryStore) -> list[str]:
     return [info.key for info in store.list("data/")]
+
+
+def test_a_merged_run_was_published_when_the_last_of_its_parts_was(agent: Agent, directory: Directory) -> None:
+    tails(agent, directory, 3, 5, 6, 10)
+    times = [entry.published_ms for entry in agent.head.entries]
+    assert None not in times
+    agent.clock.advance(100)
+    merge(agent)
+    assert [(entry.last_offset, entry.published_ms) for entry in agent.head.entries] == [(9, times[-1])]

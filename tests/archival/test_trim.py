@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace as dataclass_replace
+from itertools import takewhile
 
 import pytest
 from hypothesis import given
@@ -178,7 +179,66 @@ def test_an_empty_archive_has_nothing_to_trim() -> None:
 
 
 def test_when_time_lets_something_go_next() -> None:
-    assert next_expiry_ms(head_of(aged(3, 0)), by_days(7)) == NOW_MS + 4 * DAY_MS
-    assert next_expiry_ms(head_of(aged(3)), by_days(7)) is None
-    assert next_expiry_ms(head_of(aged(3, 0)), ArchivalConfig(retention_bytes=1)) is None
-    assert next_expiry_ms(head_of(aged(None, 0)), by_days(7)) == 0
+    assert next_expiry_ms(head_of(aged(3, 0)), by_days(7), NOW_MS) == NOW_MS + 4 * DAY_MS
+    assert next_expiry_ms(head_of(aged(3)), by_days(7), NOW_MS) is None
+    assert next_expiry_ms(head_of(aged(3, 0)), ArchivalConfig(retention_bytes=1), NOW_MS) is None
+    assert next_expiry_ms(head_of(aged(None, 0)), by_days(7), NOW_MS) == 0
+
+
+FAR_MS = 1000 * NOW_MS + 7  # in microseconds
+
+
+def dated(entry: Entry, last_ms: int, published_days: int | None) -> Entry:
+    published_ms = None if published_days is None else NOW_MS - published_days * DAY_MS
+    return replace(entry, last_timestamp_ms=last_ms, published_ms=published_ms)
+
+
+def test_a_record_that_is_dated_far_ahead_does_not_keep_its_run_for_longer_than_others() -> None:
+    first, *others = aged(9, 8, 6, 0)
+    head = head_of([dated(first, FAR_MS, 9), *others])
+    assert kept(head, by_days(7), modified_days=9) == [(20, 29), (30, 39)]
+    assert next_expiry_ms(head, by_days(7), NOW_MS) == NOW_MS - 2 * DAY_MS
+    assert kept(head_of([dated(first, FAR_MS, 5), *others]), by_days(7), modified_days=9)[0] == (0, 9), "it was published within seven days"
+
+
+def test_a_run_of_an_older_version_is_kept_by_what_its_records_say() -> None:
+    first, *others = aged(9, 8, 6, 0)
+    head = head_of([dated(first, FAR_MS, None), *others])
+    assert kept(head, by_days(7), modified_days=9)[0] == (0, 9)
+    assert next_expiry_ms(head, by_days(7), NOW_MS) == NOW_MS + 7 * DAY_MS
+
+
+def test_a_clock_that_was_behind_lets_nothing_go_that_is_young() -> None:
+    first, *others = aged(1, 0)
+    assert kept(head_of([dated(first, NOW_MS - DAY_MS, 900), *others]), by_days(7), modified_days=900) == [(0, 9), (10, 19)]
+    ahead = head_of([dated(first, FAR_MS, 900), *others])
+    assert kept(ahead, by_days(7), modified_days=1) == [(0, 9), (10, 19)], "the store has the object since yesterday"
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 20), st.sampled_from([0, 0, 0, 1, FAR_MS]), st.none() | st.integers(-900, 900), st.integers(0, 5)),
+        min_size=1,
+        max_size=8,
+    ),
+    st.integers(1, 15),
+    st.booleans(),
+)
+def test_whatever_one_date_says_what_is_young_stays_and_what_is_old_goes(
+    runs: list[tuple[int, int, int | None, int]], days: int, paged: bool
+) -> None:
+    """Runs that were written so many days ago; some have a record dated ahead, and the agent's clock was behind or ahead when they were."""
+    runs = sorted(runs, key=lambda each: -each[0])
+    entries = [
+        dated(entry, NOW_MS - written * DAY_MS + ahead_ms, None if skew is None else written - skew)
+        for entry, (written, ahead_ms, skew, _) in zip(aged(*(written for written, *_ in runs)), runs, strict=True)
+    ]
+    written_days = {entry.base_offset: run[0] for entry, run in zip(entries, runs, strict=True)}
+    merged_days = {entry.base_offset: max(0, run[0] - run[3]) for entry, run in zip(entries, runs, strict=True)}
+    head = head_of(entries)
+    head = replace(head, entries=grown(Pages(TINY), entries)) if paged else head
+    start = expired_to(head, by_days(days), NOW_MS, lambda entry: NOW_MS - merged_days[entry.base_offset] * DAY_MS)
+    gone = [entry for entry in entries if entry.next_offset <= start]
+    assert all(written_days[entry.base_offset] >= days for entry in gone), "nothing young is deleted, wherever the clock was"
+    if all(skew == 0 for _, _, skew, _ in runs):  # and one bad date keeps nothing for long
+        assert len(gone) >= len(list(takewhile(lambda entry: merged_days[entry.base_offset] > days, entries[:-1])))

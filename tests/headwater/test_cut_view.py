@@ -14,3 +14,10 @@ def test_the_worst_rpo_is_named_with_its_partition() -> None:
         "RPO, the worst: 1 m 10 s before the newest archived record (orders:0); not known of 1 partitions, which have no record with a time"
     )
     assert [(row["topic"], row["rpo"]) for row in cut_rows(plan)] == [("menu", ""), ("orders", "1 m 10 s")]
+
+
+def test_a_record_timed_in_microseconds_is_shown_by_its_number() -> None:
+    archive = Archive()
+    archive.topic("orders", [at(0, 10), at(1, 1000 * T0 - T0)], [at(2, 20)])
+    plan = archive.plan(to_offsets={"orders:0": 2})
+    assert [row["newest"] for row in cut_rows(plan)] == [str(1000 * T0)]

@@ -4,11 +4,12 @@ from typing import Any
 
 import pytest
 
-from headwater.offset_location import explain_tier
+from headwater.offset_location import dated_text, explain_tier
 from headwater_core.epochs import EpochHistory
 from hydration.config import ReadPriority
 from hydration.scope import Scope, Span, Tier
 from tests.headwater.conftest import Stage
+from tests.manifests.builders import an_entry
 
 PLACE = "orders.placed:0"
 
@@ -48,3 +49,9 @@ def test_a_tier_that_cannot_be_read_is_named(stage: Stage) -> None:
     assert (readable, answers) == (True, "local")
     assert why.startswith("offloaded-first, but the archive cannot be read: the object's index cannot be read")
     assert explained(stage, log, "offloaded-only")[:2] == (False, "")
+
+
+def test_a_record_that_is_dated_ahead_is_named_with_what_it_counts_as() -> None:
+    ahead = an_entry(0, 9, last_timestamp_ms=2**63 - 1, published_ms=0)
+    assert dated_text(ahead) == "up to 9223372036854775807, later than it was published: it counts as 1970-01-01T00:00:00Z"
+    assert dated_text(an_entry(0, 9, published_ms=9000)) == dated_text(an_entry(0, 9, last_timestamp_ms=2**63 - 1)) == ""

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headwater.units import duration_text, exact_time_text, parse_duration, parse_size, parse_time_ms, size_text
+from headwater.units import duration_text, parse_duration, parse_size, parse_time_ms, size_text
+from headwater_core.clock import exact_time_text
 from headwater_core.errors import UsageError
 
 

@@ -113,6 +113,7 @@ def _runs(base: int, last: int, fence: int) -> st.SearchStrategy[Entry]:
         records=st.integers(0, 2**40),
         aborted=st.integers(0, 5),
         open_from=st.none() | st.integers(0, last),
+        published_ms=st.none() | st.integers(0, 2**62),
         displaced_by=st.none() | st.builds(EpochOffset, st.integers(0, EPOCH_MAX), st.integers(0, 2**62)),
         context=st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=2),
         max_producer_id=st.integers(-1, 2**62),

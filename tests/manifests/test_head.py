@@ -260,3 +260,15 @@ def test_entry_at_is_the_entry_that_holds_the_offset(head: Head, offset: int) ->
     probes = [offset, head.start_offset, head.last_offset, *(entry.base_offset for entry in head.entries)]
     for probe in probes:
         assert head.entries.at(probe) == next((entry for entry in head.entries if probe in entry), None)
+
+
+def test_an_entry_with_a_field_that_this_version_does_not_know_is_read() -> None:
+    """So an older version reads when a run was published: it passes it over, and may drop it."""
+    entry = an_entry(0, 9, published_ms=5)
+    head = a_head(entry)
+    body = json.loads(encode_head(head))
+    assert body["entries"][0]["published"] == 5
+    assert body["format"] == [2, 1]
+    body["entries"][0]["shade"] = body["entries"][0].pop("published")
+    del body["digest"]
+    assert tuple(decode_head(format_1.encode_body(body), PARTITION).entries) == (msgspec.structs.replace(entry, published_ms=None),)

@@ -154,9 +154,9 @@ def test_a_page_of_another_partition_is_refused() -> None:
 
 
 def test_a_later_major_version_is_refused_and_a_minor_one_read() -> None:
-    later = packed(FIRST.replace(b"[2,1]", b"[2,9]"), *LINES)
+    later = packed(FIRST.replace(b"[2,2]", b"[2,9]"), *LINES)
     assert len(decode_page(later, PARTITION, refer_to(later))) == 3
-    other = packed(FIRST.replace(b"[2,1]", b"[3,0]"), *LINES)
+    other = packed(FIRST.replace(b"[2,2]", b"[3,0]"), *LINES)
     with pytest.raises(UnsupportedFormat):
         decode_page(other, PARTITION, refer_to(other))
 
@@ -172,3 +172,8 @@ def test_a_key_is_spelled_out_only_where_it_does_not_follow() -> None:
     entries: tuple[Entry, ...] = (cut, msgspec.structs.replace(foreign, base_offset=5, epochs=()))
     raw, ref = a_page(*entries)
     assert decode_page(raw, PARTITION, ref) == entries
+
+
+def test_a_page_of_before_reads_and_its_entries_do_not_know_when_they_were_published() -> None:
+    before = packed(FIRST.replace(b"[2,2]", b"[2,1]"), *LINES)
+    assert [each.published_ms for each in decode_page(before, PARTITION, refer_to(before)) if isinstance(each, Entry)] == [None] * 3

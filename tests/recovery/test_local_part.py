@@ -272,3 +272,14 @@ def test_a_lost_page_is_named_and_skipped_on_request(
     [log] = [each for each in LogDirs([tmp_path]).partitions() if each.partition.topic == "orders"]
     assert log.high_watermark == end
     assert recovery.apply(plan, tmp_path, archive.store).again
+
+
+@pytest.mark.parametrize("far", [2**63 - 1, 10**15])
+@pytest.mark.parametrize("size", [1, 12])
+def test_one_record_that_is_dated_ahead_does_not_hide_what_is_young(far: int, size: int) -> None:
+    entries = [an_entry(at, at, first_timestamp_ms=at, last_timestamp_ms=far if at == 3 else at, published_ms=at) for at in range(12)]
+    head = paged(entries, Pages(), size)
+    part = select_part(head, PartBounds(mode="partial", keep_ms=2))
+    assert [each.base_offset for each in part.entries] == [9, 10, 11]
+    assert [each.base_offset for each in select_part(head, PartBounds(6, now_ms=20)).entries] == [6, 7, 8, 9, 10, 11]
+    assert select_part(head, PartBounds(6)).entries[0].base_offset == 3 or far > 2**62

@@ -54,3 +54,17 @@ def test_a_requested_end_says_what_it_leaves_out() -> None:
 def test_more_partitions_than_there_were_move_keys() -> None:
     notes = planned(a_topic(a_head(*ENTRIES)), partitions=3).notes
     assert [note for note in notes if "comes back with 3 partitions, its manifest has 1" in note]
+
+
+def test_topics_with_records_that_are_dated_ahead_are_named() -> None:
+    first, second, third = ENTRIES
+    late = replace(second, last_timestamp_ms=10**18, published_ms=5)
+    old = replace(third, last_timestamp_ms=10**18)
+    notes = [note for note in planned(a_topic(a_head(first, late, old))).notes if "dated later" in note]
+    assert [note.split(" that ")[0] for note in notes] == [
+        "orders:0 has records from offset 10 on",
+        "orders:0 has records from offset 20 on",
+    ]
+    assert "count as published then" in notes[0]
+    assert "older version" in notes[1]
+    assert not [note for note in planned(a_topic(a_head(*ENTRIES))).notes if "dated later" in note]

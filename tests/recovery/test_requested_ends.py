@@ -4,9 +4,11 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from msgspec import structs
 
 import recovery
 from headwater_core.errors import UsageError
+from headwater_core.partition import PartitionId
 from headwater_core.segments.batches import BatchHeader, read_batch_header
 from headwater_core.segments.encoder import encode_marker
 from headwater_core.segments.log_dirs import LogDirs
@@ -20,6 +22,7 @@ from tests.fixtures import unpack
 from tests.headwater_core.objectstore.meter import MeteredStore
 from tests.headwater_core.segments.builders import Producer, a_batch, a_record
 from tests.recovery.archived import archive_in_memory, batches
+from tests.recovery.plans import CLUSTER
 from tests.recovery.written_archive import Archive, aborts, batches_in, commit
 
 T0 = 1_700_000_000_000
@@ -243,3 +246,35 @@ def test_what_comes_back_is_read_back(tmp_path: Path) -> None:
     recovery.apply(archive.plan(to_offsets={"orders:0": 1}), tmp_path / "log", archive.store)
     assert [header.base_offset for header, _ in batches_in(tmp_path / "log" / "orders-0")] == [0]
     assert recovery.apply(archive.plan(to_offsets={"orders:0": 1}), tmp_path / "log", archive.store).again
+
+
+def published(archive: Archive, time: int | None) -> None:
+    """All runs of `orders`, `time` ms after T0."""
+    manifests = ManifestRepository(archive.store)
+    [(_, topic_id)] = [each for each in manifests.incarnations() if each[0] == "orders"]
+    partition = PartitionId(CLUSTER, topic_id, 0, "orders")
+    known = manifests.load(partition)
+    assert known is not None
+    when = None if time is None else T0 + time
+    entries = tuple(structs.replace(entry, published_ms=when) for entry in known.head.entries)
+    manifests.commit(known, structs.replace(known.head, entries=entries, version=known.head.version + 1, commit_id="dated"))
+
+
+def test_a_record_that_is_dated_later_than_it_was_published_ends_no_log() -> None:
+    archive, far = Archive(), 999 * T0  # in microseconds
+    archive.topic("orders", [at(0, 10), at(1, far), at(2, 20)], [at(3, far)], [at(4, 30), at(5, 60), at(6, 20)])
+    assert archive.partition("orders", to_time_ms=T0 + 50).next_offset == 1
+    published(archive, 1_000)
+    partition = archive.partition("orders", to_time_ms=T0 + 50)
+    assert (partition.next_offset, partition.end) == (5, RequestedEnd(offset=5, records=2, out_of_order=1))
+    assert archive.partition("orders", to_time_ms=T0 + 60).end is None
+    published(archive, 40)
+    assert archive.partition("orders", to_time_ms=T0 + 50).end is None, "nothing of it was written after that"
+
+
+def test_a_late_marker_ends_a_log_beside_a_record_that_is_dated_ahead() -> None:
+    archive = Archive()
+    archive.topic("orders", [at(0, 10, producer=7), at(1, 999 * T0)], [at(2, 20), ended(3, 60, 7)], [at(4, 20)])
+    published(archive, 1_000)
+    partition = archive.partition("orders", to_time_ms=T0 + 50)
+    assert (partition.next_offset, aborts(partition)) == (3, [(3, 7)])

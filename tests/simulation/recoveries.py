@@ -363,9 +363,16 @@ class Recoverer:
         if planned.left is not None:
             self._saw(f"a recovery is {self._options.mode}")
             kept = self._wanted_of(kept)
-        wanted = [batch.data for entry in kept for batch in self._world.checks.stored(entry)]
+        stored = [(entry, batch.data) for entry in kept for batch in self._world.checks.stored(entry)]
+        wanted = [raw for _, raw in stored]
         if (time_ms := self._options.to_time_ms) is not None:
-            before = list(takewhile(lambda raw: header_of(raw).max_timestamp_ms <= time_ms, wanted))
+
+            def is_before(entry: Entry, raw: bytes) -> bool:
+                header = header_of(raw)
+                time = header.max_timestamp_ms
+                return time <= time_ms or (not header.is_control and entry.is_late(time))  # dated later than it was published
+
+            before = [raw for _, raw in takewhile(lambda pair: is_before(*pair), stored)]
             is_early = len(before) < len(wanted)
             is_below = is_early and header_of(wanted[len(before)]).base_offset <= listed.start_offset  # a log does not end below its start
             wanted = [] if is_below else before

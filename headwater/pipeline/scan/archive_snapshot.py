@@ -7,11 +7,12 @@ import structlog
 
 from headwater.pipeline.scan.pieces import cut, fetch, read_index
 from headwater.pipeline.scan.query import Bound, Edge, Place, Predicate, Query, Selection, Time
+from headwater_core.clock import SystemClock, time_text
 from headwater_core.errors import CorruptData, DataLoss, ForeignOwner, HeadwaterError, NotFound, TransientError, UnsupportedFormat
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId, TopicPartition
 from headwater_core.segments.batches import check_batch
-from headwater_core.segments.records import decode_batch
+from headwater_core.segments.records import Record, decode_batch
 from headwater_core.threads import ContextThreads
 from manifests import keys
 from manifests.entry import Entry
@@ -150,7 +151,7 @@ def place_offset(store: ObjectStore, head: Head, bound: Bound, query: Query, *, 
         case Edge.LATEST:
             return end
         case Time(ms):
-            found = offset_for_time(store, head, ms, end)
+            found = offset_for_time(store, head, ms, end, starting=starting)
             if found is None and starting and query.require_time:
                 raise DataLoss(
                     f"{head.partition_id} has no record at or after {ms}; startingOffsetsByTimestampStrategy=latest skips the partition"
@@ -166,34 +167,46 @@ def place_offset(store: ObjectStore, head: Head, bound: Bound, query: Query, *, 
             return min(max(offset, head.start_offset), end)
 
 
-def offset_for_time(store: ObjectStore, head: Head, timestamp_ms: int, end: int) -> int | None:
+def offset_for_time(store: ObjectStore, head: Head, timestamp_ms: int, end: int, *, starting: bool = False) -> int | None:
     """The first offset below `end` whose record is at or after `timestamp_ms`, as in Kafka's ListOffsets; None when there is none.
 
-    When an object was replaced meanwhile, the head is read again. Raises CorruptData for an object that is damaged, or listed and
-    missing, and TransientError when objects are replaced again and again.
+    Unlike there, a record that is dated later than it was published is passed over, with a warning: its time does not say when it was
+    written. When an object was replaced meanwhile, the head is read again.
+
+    starting  where only such records are found, the first of them counts: nothing is to be left out that may be wanted
+
+    Raises CorruptData for an object that is damaged, or listed and missing, and TransientError when objects are replaced again and again.
     """
     wanted = Predicate.of_offsets(head.start_offset, end, timestamp_ms)
     for _ in range(REPLANS_MAX):
+        first_late = None
         for entry in head.entries:
             if entry.gap or not wanted.may_match(entry):
                 continue
             try:
-                found = _first_not_older(store, entry, wanted, timestamp_ms)
+                found, late = _first_not_older(store, entry, wanted, timestamp_ms)
             except NotFound as error:
                 head = load_head(ManifestRepository(store), head.partition_id)
                 if any(each.key == entry.key for each in head.entries.within(entry.base_offset, entry.next_offset)):
                     raise CorruptData(entry.key, 0, f"the manifest lists it, the store does not have it ({error})") from error
                 break
+            if late is not None:
+                first_late = late.offset if first_late is None else first_late
+                _report_late(head, late, is_skipped=True)
             if found is not None:
-                return found
+                if entry.published_ms is None and found.timestamp_ms > SystemClock().now_ms():
+                    _report_late(head, found, is_skipped=False)
+                return found.offset
         else:
-            return None
+            return first_late if starting else None
     raise TransientError(
         f"{head.partition_id}: its objects were replaced {REPLANS_MAX} times while a time was searched in them; try again later"
     )
 
 
-def _first_not_older(store: ObjectStore, entry: Entry, wanted: Predicate, timestamp_ms: int) -> int | None:
+def _first_not_older(store: ObjectStore, entry: Entry, wanted: Predicate, timestamp_ms: int) -> tuple[Record | None, Record | None]:
+    """The first record of the entry that is not older, and the first before it that is dated later than it was published."""
+    late: Record | None = None
     first, end = max(wanted.first_offset, entry.base_offset), min(wanted.end_offset, entry.next_offset)
     for piece in cut(entry, read_index(store, entry), first, end, timestamp_ms, _TIME_PIECE_BYTES):
         at, where = 0, f"{entry.key} from byte {piece.position} on"
@@ -205,9 +218,23 @@ def _first_not_older(store: ObjectStore, entry: Entry, wanted: Predicate, timest
                 if header.max_timestamp_ms < timestamp_ms or header.is_control or header.last_offset < first:
                     continue
                 for record in decode_batch(batch, where=where):
-                    if record.timestamp_ms >= timestamp_ms and first <= record.offset < end:
-                        return record.offset
-    return None
+                    if record.timestamp_ms < timestamp_ms or not first <= record.offset < end:
+                        continue
+                    if not entry.is_late(record.timestamp_ms):
+                        return record, late
+                    late = late or record
+    return None, late
+
+
+def _report_late(head: Head, record: Record, *, is_skipped: bool) -> None:
+    log.warning(
+        "late_record_found",
+        topic=head.topic,
+        partition=head.partition,
+        offset=record.offset,
+        dated=time_text(record.timestamp_ms),
+        is_skipped=is_skipped,
+    )
 
 
 def _partitions(repository: ManifestRepository, selection: Selection, topic: str) -> list[PartitionId] | LostDocument:

@@ -38,7 +38,8 @@ def scan(
 
     store    the archive, or its URL
     topics   names and globs; or select topics with subscribe, subscribe_pattern or assign
-    where    what else a record must satisfy
+    where    what else a record must satisfy: headwater.Predicate.of_times(first_ms, end_ms), say, which is exact, where a bound that is a
+             time becomes an offset
     workers  threads that fetch and decode; None: one for each processor
     options  those of the Spark source (docs/spark.md), as startingOffsets or starting_offsets
 

@@ -100,7 +100,7 @@ class Predicate:
 
         An entry's largest timestamp is exact, so an entry that is too old is known to be. Its smallest timestamp is not exact:
         it comes from batch headers, which have the first record's time, and create times need not rise. So `end_timestamp_ms`
-        excludes no entry. The option `endingTimestamp` does: it is resolved to an offset.
+        excludes no entry. The option `endingTimestamp` does: it is resolved to an offset (archive_snapshot.offset_for_time).
         """
         if item.base_offset >= self.end_offset or item.next_offset <= self.first_offset:
             return False

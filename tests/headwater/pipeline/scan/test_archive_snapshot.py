@@ -6,7 +6,9 @@ from typing import Any
 
 import msgspec
 import pytest
+import structlog
 
+import headwater
 from headwater.pipeline.scan.archive_snapshot import ArchiveSnapshot, OffsetRange, latest, offset_for_time
 from headwater.pipeline.scan.arrow_stream import scan
 from headwater.pipeline.scan.query import Predicate
@@ -265,3 +267,42 @@ def test_a_topic_whose_making_was_cut_short_is_passed_by_a_glob(store: MemorySto
     assert found(store, topics="*") == ["orders:0", "orders:1", "payments:0"]
     with pytest.raises(NotFound):
         found(store, topics="half")
+
+
+FAR_MS = 1000 * BASE_TIME  # in microseconds
+
+
+def dated(store: MemoryStore, published_ms: int | None) -> Archive:
+    """Ten runs of two records, a second apart; of the second record the producer was wrong."""
+    archive = Archive(store)
+    for n in range(0, 20, 2):
+        archive.append(a_batch(n, [a_record(at, timestamp=FAR_MS if at == 1 else BASE_TIME + 1000 * at) for at in (n, n + 1)]))
+    archive.commit(*(msgspec.structs.replace(entry, published_ms=published_ms) for entry in archive.head.entries))
+    return archive
+
+
+def test_a_record_that_is_dated_ahead_neither_ends_nor_begins_a_range(store: MemoryStore) -> None:
+    archive = dated(store, BASE_TIME + 60_000)
+    (topic,) = {archive.partition.topic}
+    times: dict[str, Any] = {"starting_timestamp": BASE_TIME + 500, "ending_timestamp": BASE_TIME + 15_000}
+    with structlog.testing.capture_logs() as logs:
+        rows = scan(store, topic, **times).read_all().column("offset").to_pylist()
+    assert rows == list(range(2, 15))
+    found = {(each["topic"], each["partition"], each["offset"], each["dated"], each["is_skipped"]) for each in logs if "offset" in each}
+    assert found == {(topic, archive.partition.partition, 1, str(FAR_MS), True)}
+    assert scan(store, topic, ending_timestamp=BASE_TIME + 99_000).read_all().num_rows == 20
+    exact = scan(store, topic, where=headwater.Predicate.of_times(BASE_TIME, BASE_TIME + 15_000)).read_all().column("offset").to_pylist()
+    assert exact == [0, *range(2, 15)]
+
+
+def test_a_run_of_an_older_version_is_taken_at_its_word_and_named(store: MemoryStore) -> None:
+    topic = dated(store, None).partition.topic
+    with structlog.testing.capture_logs() as logs:
+        assert scan(store, topic, ending_timestamp=BASE_TIME + 15_000).read_all().num_rows == 1
+    assert [(each["offset"], each["is_skipped"]) for each in logs if each["event"] == "late_record_found"] == [(1, False)]
+
+
+def test_a_range_begins_where_all_records_seem_late(store: MemoryStore) -> None:
+    """As with an agent whose clock was behind: nothing is left out for that."""
+    topic = dated(store, 0).partition.topic
+    assert scan(store, topic, starting_timestamp=BASE_TIME + 15_000).read_all().num_rows >= 5
