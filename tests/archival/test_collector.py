@@ -75,11 +75,11 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def test_what_is_listed_stays_and_costs_no_commit(bench: Bench) -> None:
-    names, version = bench.names(), bench.head.version
+    names, head = bench.names(), bench.head
     for _ in range(3):
-        assert bench.collect() == Collected(partition=PARTITION, start_offset=0, version=version)
+        assert bench.collect() == Collected(partition=PARTITION, start_offset=0, version=head.version, commit_id=head.commit_id)
         bench.agent.clock.advance(10 * LEASE_MS)
-    assert (bench.names(), bench.head.version) == (names, version)
+    assert (bench.names(), bench.head.version) == (names, head.version)
 
 
 def test_an_orphan_of_the_own_fence_is_deleted_a_lease_after_the_fence_was_raised(bench: Bench) -> None:
