@@ -43,6 +43,7 @@ from archival.schedule.upload_permit import StepWatch, UploadPermit, UploadRate
 from archival.watermark import WatermarkOrigin, WatermarkSource
 from headwater_core.clock import Clock
 from headwater_core.control.control_log import ControlLog
+from headwater_core.control.state import PartitionState
 from headwater_core.errors import Fenced, HeadwaterError, LogNotFound, NotFound, SourceChanged, TransientError, UploadStopped
 from headwater_core.files import error_kind
 from headwater_core.layouts.chunks.upload_pool import UploadPool
@@ -736,10 +737,10 @@ class ArchiverFleet:
             self._members.identify(identity)
         return identity
 
-    def held(self) -> list[tuple[PartitionId, int]]:
-        """The partitions that this agent holds, and the versions of their manifests: as the control log knows them, so this is a hint."""
+    def held(self) -> list[tuple[PartitionId, PartitionState]]:
+        """The partitions that this agent holds, as the control log knows them, so this is a hint."""
         known = self._equipment.control.state().partitions()
-        return [(partition, state.manifest_version) for partition, state in known if state.owner == self._equipment.writer]
+        return [(partition, state) for partition, state in known if state.owner == self._equipment.writer]
 
     def take_worked_on(self, partition: PartitionId) -> bool:
         """Has a step that ended since this was last called done anything, or failed? It may have left objects that no commit lists."""

@@ -61,7 +61,7 @@ class Upkeep:
             del self._looks[gone]
         for gone in self._fleet.collection_troubles.keys() - {partition for partition, _ in held}:
             self._fleet.collection_troubles.pop(gone, None)
-        for partition, version in held:
+        for partition, known in held:
             if stop.is_set():
                 return
             begun = uploads_of(uploads, partition)
@@ -69,19 +69,21 @@ class Upkeep:
             look, now_ms = self._looks.get(partition), self._clock.now_ms()
             if self._fleet.take_worked_on(partition):
                 look = None
-            is_same = look is not None and (look.version, look.settings) == (version, settings)
+            is_same = look is not None and look.is_at(known) and look.settings == settings
             if look is not None and is_same and not begun and (look.again_ms is None or now_ms < look.again_ms):
                 continue
             self._looks.pop(partition, None)
             done = self._fleet.collect(partition, uploads=begun, unasked=True, stop=stop.is_set)
             if done.error is None:
-                self._looks[partition] = CollectionLook(done.version, settings, done.again_ms)
+                self._looks[partition] = CollectionLook(done.version, settings, done.again_ms, done.commit_id)
             yield done
 
     def hand_over(self) -> None:
         """Leave the next agent on the data directory what it need not look at again. To be called when all steps have ended."""
         fleet, held = self._fleet, dict(self._fleet.held())
-        looks = {each: look for each, look in self._looks.items() if held.get(each) == look.version and not fleet.take_worked_on(each)}
+        looks = {
+            each: look for each, look in self._looks.items() if each in held and look.is_at(held[each]) and not fleet.take_worked_on(each)
+        }
         with suppress(HeadwaterError):  # the next one looks at each of them
             fleet.handover.leave(looks)
 

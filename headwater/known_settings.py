@@ -38,7 +38,7 @@ class KnownSettings(KnownDocument[SettingList]):
 
     def _take(self, before: SettingList | None, found: SettingList) -> bool:
         self._live.is_asked = False
-        if before is None or before.version != found.version:
+        if before != found:
             _keep(found, self._data_dir)
         if self._live.take_commands(found):
             values = [f"{each.pattern}: {each.key}={each.value}" for each in found.settings]

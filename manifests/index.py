@@ -10,7 +10,7 @@ partition number (u32)), a page's by its uid (16 bytes), with one byte in front 
     items      section, base offset (u64)                 → "e" and MessagePack of an Entry; or "r", the page's uid, its last offset
                                                             (u64) and MessagePack of the PageRef
     times      section, highest timestamp so far (i64 + 2^63), base offset (u64)   → nothing; where that highest rises
-    heads      section of the head                        → manifest version (u64)
+    heads      section of the head                        → manifest version (u64), commit id
 
 A new head replaces what has changed of its own section. Pages never change: one is added when it is first wanted, and goes when the
 head refers to it no more.
@@ -45,7 +45,7 @@ _TIME_BIAS = 1 << 63  # so that timestamps before 1970 sort first
 _PIECE_BYTES = 1 << 20
 _FREE_BYTES_MIN = 1 << 20
 _ENTRY, _REFERENCE = b"e", b"r"
-_VERSION = 3  # of the keys: an index of an older one starts empty
+_VERSION = 4  # of the keys: an index of an older one starts empty
 
 
 class ManifestIndex:
@@ -73,18 +73,20 @@ class ManifestIndex:
         return self._mark.exists() and self._data.exists() and self._mark.read_text("ascii", "replace") == _fingerprint(self._data)
 
     def replace(self, head: Head) -> bool:
-        """Make the partition's items those of `head`, in one transaction; False when a newer head is already there."""
-        section = _head_section(head.partition_id)
+        """Make the partition's items those of `head`, in one transaction; False when they are already there.
+
+        A head of a lower version is taken as well: it was restored. Its caller knows which of two is the newer one.
+        """
+        section, commit = _head_section(head.partition_id), _U64.pack(head.version) + head.commit_id.encode()
         with self._lmdb_errors(), self._env.begin(write=True) as txn:
-            held = txn.get(section, db=self._heads)
-            if held is not None and _U64.unpack(held)[0] >= head.version:
+            if txn.get(section, db=self._heads) == commit:
                 return False
             gone = self._put(txn, section, head.entries.items)
             stays = {bytes.fromhex(ref.uid) for ref in head.entries.references}
             for uid in gone:
                 if uid not in stays:
                     self._put(txn, b"p" + uid, ())
-            txn.put(section, _U64.pack(head.version), db=self._heads)
+            txn.put(section, commit, db=self._heads)
         return True
 
     def add_page(self, ref: PageRef, items: Sequence[Item]) -> None:
@@ -110,7 +112,7 @@ class ManifestIndex:
         """The manifest version whose entries are here; None when the partition is not."""
         with self._lmdb_errors(), self._env.begin() as txn:
             held = txn.get(_head_section(partition), db=self._heads)
-        return None if held is None else _U64.unpack(held)[0]
+        return None if held is None else _U64.unpack_from(held)[0]
 
     def floor(self, partition: PartitionId, offset: int) -> Item | None:
         """The entry that holds `offset`, gap entries included; None when no entry known here does (ask the head).

@@ -88,7 +88,7 @@ def _look_at_newest(
         held = load_head(repository, partition, others)
     except (CorruptData, ForeignOwner, UnsupportedFormat):
         return found
-    if held is None or held.head.version == head.version:
+    if held is None or held.head.commit_id == head.commit_id:
         return found
     return look(repository.store, partition, held.head, left)
 

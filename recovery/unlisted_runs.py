@@ -42,7 +42,7 @@ def _note(repository: ManifestRepository, head: Head, chunked: Collection[TopicP
         held = repository.load(partition)
     except (CorruptData, ForeignOwner, UnsupportedFormat):
         return ""  # said elsewhere
-    if held is None or held.head.version != head.version:
+    if held is None or held.head.commit_id != head.commit_id:
         return ""  # the archive goes on: what is there by now is listed by now
     found: list[str] = []
     if names := [name for key, name in beyond.items() if key not in superseded]:

@@ -48,7 +48,7 @@ class Collected:
     deleted, deleted_bytes  of them
     aborted         unfinished uploads
     again_ms        when the next of it may leave, though nobody commits anything; None: never
-    version         of the manifest that was looked at: what a later one has let go was not
+    version, commit_id   of the manifest that was looked at: what a later one has let go was not
     committed       has it been advanced?
     kept            what may be another incarnation's and why that is not known, for people; "" where nothing is
     """
@@ -65,6 +65,7 @@ class Collected:
     aborted: int = 0
     again_ms: int | None = None
     version: int = 0
+    commit_id: str = ""
     committed: bool = False
     kept: str = ""
     error: HeadwaterError | None = None
@@ -156,6 +157,7 @@ class Collector:
             trimmed_bytes=head.entries.live_bytes - after.entries.live_bytes,
             forgotten_entries=len(head.superseded) - len(after.superseded),
             version=head.version,
+            commit_id=head.commit_id,
             kept=f"{unclear} objects below chunks/ may be listed where that cannot be read, and stay: {namesakes.trouble}"
             if unclear
             else "",
@@ -173,7 +175,7 @@ class Collector:
             milestones.reached("collect.committed")
             if unclear:
                 clear_from |= dict.fromkeys(namesakes.lost - clear_from.keys(), head.fence)
-            done = replace(done, start_offset=head.start_offset, version=before.version + 1, committed=True)
+            done = replace(done, start_offset=head.start_offset, version=before.version + 1, commit_id=head.commit_id, committed=True)
             if done.trimmed_entries or done.forgotten_entries or head.start_offset != before.start_offset:
                 _report_trim(done)
             listed = listed_uids(head)

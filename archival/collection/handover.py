@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from archival.config import ArchivalConfig
+from headwater_core.control.state import PartitionState
 from headwater_core.errors import UsageError
 from headwater_core.files import disk_errors, replace_file, sync_path
 from headwater_core.partition import PartitionId
@@ -20,12 +21,17 @@ _FORMAT = 1
 
 
 class CollectionLook(msgspec.Struct, frozen=True):
-    """At which version of its manifest a partition was looked, by which settings (their digest), and when something of it may leave
-    though nothing is committed (ms; None: never)."""
+    """At which commit of its manifest a partition was looked, by which settings (their digest), and when something of it may leave
+    though nothing is committed (ms; None: never). commit_id: empty in a document of before."""
 
     version: int
     settings: str
     again_ms: int | None
+    commit_id: str = ""
+
+    def is_at(self, known: PartitionState) -> bool:
+        """Whether it was at the manifest that the control log knows."""
+        return self.version == known.manifest_version and not known.conflicts(self.version, self.commit_id)
 
 
 @lru_cache(maxsize=256)

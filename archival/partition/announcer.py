@@ -49,7 +49,7 @@ class Announcer:
 
     def announce(self, head: Head, *, claims: bool = False) -> None:
         """Publish `head`, sooner or later, unless the control log knows it or a newer one already."""
-        if self._control.state().known_version(head.partition_id) < head.version:
+        if not self._control.state().knows(head.partition_id, head.version, head.commit_id):
             self._put(head.partition_id, claim_of(head) if claims else advanced_of(head))
             self._publish_soon()
 
@@ -68,6 +68,7 @@ class Announcer:
                     partition=partition.partition,
                     topic=partition.topic,
                     version=known.manifest_version,
+                    commit_id=known.commit_id,
                 )
                 self._put(partition, gone)
                 absent.append(partition)

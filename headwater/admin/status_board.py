@@ -74,6 +74,7 @@ class ArchiveSize(NamedTuple):
     extent   of an unusable or absent head: NO_EXTENT
     trouble  why a head could not be used; then all else is nothing
     denied   what the control log said of it when the bucket had no head: it may have been about to hear of the first one
+    commit_id  of that head
     """
 
     extent: ArchiveExtent
@@ -82,6 +83,7 @@ class ArchiveSize(NamedTuple):
     at_s: float
     trouble: str = ""
     denied: PartitionState | None = None
+    commit_id: str = ""
 
     @property
     def is_known(self) -> bool:
@@ -91,7 +93,7 @@ class ArchiveSize(NamedTuple):
     @classmethod
     def of(cls, head: Head, at_s: float) -> "ArchiveSize":
         extent = ArchiveExtent(head.version, head.start_offset, head.last_offset)
-        return cls(extent, head.entries.live_bytes, head.entries.objects, at_s)
+        return cls(extent, head.entries.live_bytes, head.entries.objects, at_s, commit_id=head.commit_id)
 
     @classmethod
     def unusable(cls, trouble: str, at_s: float) -> "ArchiveSize":
@@ -106,6 +108,8 @@ def _newest(known: PartitionState | None, size: ArchiveSize | None) -> ArchiveEx
     """By the control log, which others may have told of a newer manifest, or by a head, of which the control log may not have heard."""
     said = ArchiveExtent(known.manifest_version, known.start_offset, known.last_offset) if known is not None else None
     seen = size.extent if size is not None and size.is_known else None
+    if known is not None and size is not None and known.conflicts(size.extent.version, size.commit_id):
+        return seen
     return max(said, seen, key=lambda each: each.version) if said is not None and seen is not None else said or seen
 
 
@@ -326,7 +330,7 @@ class StatusBoard:
         with self._lock:
             known = self._sizes.get(partition)
             if head is not None:
-                if known is None or known.extent.version <= head.version:  # else it was overtaken by a commit of ours
+                if known is None or known.extent.version <= head.version or known.at_s < asked_s:  # else a commit of ours overtook it
                     self._sizes[partition] = ArchiveSize.of(head, now_s)
             elif trouble:
                 self._sizes[partition] = ArchiveSize.unusable(trouble, now_s)
@@ -379,7 +383,8 @@ class StatusBoard:
             return known is not None or state in (ARCHIVE_ONLY, "standby")
         if not size.is_known and not size.trouble and known != size.denied:
             return True  # its first commit
-        return size.at_s < old_s and (bool(size.trouble) or size.extent != (_newest(known, size) or NO_EXTENT))
+        is_replaced = known is not None and known.conflicts(size.extent.version, size.commit_id)  # which of the two, the bucket knows
+        return size.at_s < old_s and (bool(size.trouble) or is_replaced or size.extent != (_newest(known, size) or NO_EXTENT))
 
     def when_seen(self, wanted: Callable[[TopicPartition], bool], done: Callable[[], object]) -> None:
         """Call `done`, in any thread, when what has been done so far with those that are `wanted` has been looked at: at once, where there

@@ -30,7 +30,8 @@ def _check(record: msgspec.Struct, numbers: tuple[int, ...], texts: tuple[str, .
 
 
 class _OfPartition(msgspec.Struct, frozen=True, kw_only=True):
-    """What a committed head says. `version` is the manifest's: it alone decides which of two records is newer."""
+    """What a committed head says. `version` is the manifest's, and decides which of two records is newer. Of two commits of one version,
+    which differ in `commit_id`, the later record is: a head was restored in between. "": an agent of before says none."""
 
     cluster_id: str
     topic_id: str
@@ -41,10 +42,11 @@ class _OfPartition(msgspec.Struct, frozen=True, kw_only=True):
     writer: str
     start_offset: int
     last_offset: int
+    commit_id: str = ""
 
     def __post_init__(self) -> None:
         self.partition_id  # noqa: B018  checks all four
-        _check(self, (self.version, self.fence, self.start_offset, self.last_offset + 1), (self.writer,))
+        _check(self, (self.version, self.fence, self.start_offset, self.last_offset + 1), (self.writer, self.commit_id))
         if self.start_offset > self.last_offset + 1:
             raise ValueError(f"start {self.start_offset} beyond the end {self.last_offset}")
 
@@ -69,10 +71,11 @@ class Retired(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="
     partition: int
     topic: str
     version: int
+    commit_id: str = ""
 
     def __post_init__(self) -> None:
         self.partition_id  # noqa: B018  checks all four
-        _check(self, (self.version,))
+        _check(self, (self.version,), (self.commit_id,))
 
     @property
     def partition_id(self) -> PartitionId:

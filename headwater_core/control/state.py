@@ -32,7 +32,7 @@ RETIRED_MAX = 10_000
 V = TypeVar("V")
 
 
-class PartitionState(msgspec.Struct, frozen=True, kw_only=True):
+class PartitionState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One partition as its newest known head has it. Offsets are inclusive; -1 before anything is archived."""
 
     manifest_version: int
@@ -40,10 +40,15 @@ class PartitionState(msgspec.Struct, frozen=True, kw_only=True):
     owner: str
     start_offset: int
     last_offset: int
+    commit_id: str = ""  # empty where an agent of before announced it
 
     def __post_init__(self) -> None:
         if min(self.manifest_version, self.fence) < 0 or not 0 <= self.start_offset <= self.last_offset + 1:
             raise ValueError(f"impossible state of a partition: {self}")
+
+    def conflicts(self, version: int, commit_id: str) -> bool:
+        """Whether that is another commit of the same version, as there is after an operator has restored an earlier head."""
+        return self.manifest_version == version and "" not in (self.commit_id, commit_id) and self.commit_id != commit_id
 
 
 class TopicState(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,6 +92,11 @@ class ControlState(msgspec.Struct, frozen=True, kw_only=True):
         topic = self.topic(partition.cluster_id, partition.topic_id)
         return topic.partitions.get(partition.partition) if topic else None
 
+    def knows(self, partition: PartitionId, version: int, commit_id: str) -> bool:
+        """Whether a record has named this commit, or one of a higher version."""
+        known = self.partition(partition)
+        return self.known_version(partition) >= version and not (known and known.conflicts(version, commit_id))
+
     def known_version(self, partition: PartitionId) -> int:
         """The newest manifest version that a record has named, also when the partition is gone since; 0 for none."""
         known = self.partition(partition)
@@ -126,6 +136,7 @@ _SUM_MASK = (1 << 63) - 1
 
 
 def _sum_of(partition: PartitionId, known: PartitionState) -> int:
+    known = msgspec.structs.replace(known, commit_id="")  # nodes of before, which do not know it, must come to the same sum
     text = digest_of(msgspec.msgpack.encode((partition.cluster_id, partition.topic_id, partition.partition, known)))
     return int(text.partition(":")[2], 16)
 
@@ -238,10 +249,11 @@ class _Draft:
         return topic.partitions
 
     def _advance(self, record: Claim | Advanced) -> None:
-        """Manifest versions form one chain (I7), so the higher version is the later truth, whatever order records come in."""
+        """Manifest versions form one chain (I7), so the higher version is the later truth, whatever order records come in.
+        Where a head was restored there are two chains, and of two commits of one version the one that comes later counts."""
         topic = self._topic(record.cluster_id, record.topic_id)
         known = topic.partitions.get(record.partition) if topic else None
-        if known and known.manifest_version >= record.version:
+        if known and known.manifest_version >= record.version and not known.conflicts(record.version, record.commit_id):
             return
         place = _place(record.cluster_id, record.topic_id, record.partition)
         if self._retired.values.get(place, -1) >= record.version:
@@ -252,15 +264,18 @@ class _Draft:
             owner=record.writer,
             start_offset=record.start_offset,
             last_offset=record.last_offset,
+            commit_id=record.commit_id,
         )
         self._retired.drop(place)
 
     def _retire(self, record: Retired) -> None:
-        """Void when a newer manifest is known: an agent continues the partition."""
+        """Void when a newer manifest, or another of the same version, is known: an agent continues the partition."""
         place = _place(record.cluster_id, record.topic_id, record.partition)
         topic = self._topic(record.cluster_id, record.topic_id)
         known = topic.partitions.get(record.partition) if topic else None
-        if self._retired.values.get(place, -1) >= record.version or (known and known.manifest_version > record.version):
+        if self._retired.values.get(place, -1) >= record.version:
+            return
+        if known and (known.manifest_version > record.version or known.conflicts(record.version, record.commit_id)):
             return
         self._retired.put(place, record.version)
         if known:

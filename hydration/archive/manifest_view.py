@@ -79,6 +79,7 @@ class Extent:
     """
 
     version: int
+    commit_id: str
     start_offset: int
     last_offset: int
     leader_epoch: int
@@ -89,6 +90,10 @@ class Extent:
     def __post_init__(self) -> None:
         if self.version < 1 or not 0 <= self.start_offset <= self.next_offset or self.leader_epoch < -1:
             raise ValueError(f"impossible extent: {self}")
+
+    @property
+    def commit(self) -> tuple[int, str]:
+        return self.version, self.commit_id
 
     @property
     def next_offset(self) -> int:
@@ -116,6 +121,7 @@ def extent_of(head: Head) -> Extent:
     last = head.entries[-1] if head.entries else None
     return Extent(
         version=head.version,
+        commit_id=head.commit_id,
         start_offset=head.start_offset,
         last_offset=head.last_offset,
         leader_epoch=head.leader_epoch,
@@ -162,6 +168,11 @@ class HeldEntries:
         return item
 
 
+def _follows(extent: Extent, known: Extent | None) -> bool:
+    """Whether it is the later one. Of two commits of one version the later one came after a head was restored."""
+    return known is None or extent.version > known.version or (extent.version == known.version and extent.commit != known.commit)
+
+
 def _holding(items: Sequence[Item], offset: int) -> Item | None:
     at = bisect_right(items, offset, key=lambda item: item.base_offset) - 1
     return items[at] if at >= 0 and offset <= items[at].last_offset else None
@@ -185,6 +196,7 @@ class ManifestView:
         self._seen_s: float | None = None
         self._failure: tuple[float, HeadwaterError] | None = None
         self._pages: PageReader = NO_PAGES
+        self._updating = threading.Lock()  # heads come from loads and from commits
         self._recent: tuple[Extent, Entry] | None = None  # the entry looked up last: most reads continue where the last one ended
 
     @property
@@ -219,23 +231,35 @@ class ManifestView:
 
     def load(self) -> None:
         """Load the head; blocks. Raises what the store does, and TransientError when a manifest that was there is gone."""
-        requested_s = self._clock.monotonic_s()
+        known, requested_s = self.extent, self._clock.monotonic_s()
         try:
             found = self._heads.load(self.partition)
-            if found is None and self.extent is not None:  # it is never deleted: the archive is not mounted any more, most likely
+            if found is None and known is not None:  # it is never deleted: the archive is not mounted any more, most likely
                 raise TransientError(f"{self.partition}: its manifest was there and is gone")
         except HeadwaterError as error:
             self._failure = (self._clock.monotonic_s(), error)
             raise
         self._failure = None
-        self.update(found.head if found else None, seen_s=requested_s)  # the answer may be as old as the request
-
-    def update(self, head: Head | None, *, seen_s: float | None = None) -> None:
-        """Take over a head that was read or committed just now, or at `seen_s`. One older than the known changes nothing."""
+        head = found.head if found else None
         extent = extent_of(head) if head is not None else None  # may read pages: another head may come meanwhile
+        with self._updating:
+            # unless another head came meanwhile, this one is the newest, also where its version is lower: an operator has restored it
+            if self.extent is known or (extent is not None and _follows(extent, self.extent)):
+                self._take(head, extent)
+            self._seen_s = requested_s  # the answer may be as old as the request
+
+    def update(self, head: Head) -> None:
+        """Take over a head that was committed just now. One older than the known changes nothing."""
+        extent = extent_of(head)
+        with self._updating:
+            if _follows(extent, self.extent):
+                self._take(head, extent)
+            self._seen_s = self._clock.monotonic_s()
+
+    def _take(self, head: Head | None, extent: Extent | None) -> None:
         if head is None or extent is None:
             self.extent = None
-        elif self.extent is None or head.version > self.extent.version:
+        elif self.extent is None or extent.commit != self.extent.commit:
             try:
                 self._index.replace(head)
             except HeadwaterError as error:
@@ -243,7 +267,6 @@ class ManifestView:
                 self._index.replace(head)
             self._pages, self.extent = head.entries.pages, extent
         self._recent = None
-        self._seen_s = self._clock.monotonic_s() if seen_s is None else seen_s
 
     def entry_at(self, offset: int) -> Resumable[Entry | None]:
         """The live entry that holds `offset`, gap entries included; waits where its page is not here. Raises what reading that does."""

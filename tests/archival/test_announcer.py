@@ -72,6 +72,16 @@ def test_what_the_control_log_knows_is_not_said_again() -> None:
     assert len(control.reported) == 1
 
 
+def test_another_commit_of_a_version_that_the_control_log_knows_is_announced() -> None:
+    control = FlakyControl()
+    announcer = Announcer(control, ManualClock())
+    announcer.announce(a_head(version=3))
+    announcer.announce(a_head(an_entry(0, 9), version=3, commit_id="d" * 32))
+    known = control.state().partition(PARTITION)
+    assert known is not None
+    assert (known.last_offset, known.commit_id) == (9, "d" * 32)
+
+
 def test_after_a_failure_only_the_newest_head_of_each_partition_is_published() -> None:
     control, clock = FlakyControl(TransientError("no leader")), ManualClock()
     announcer = Announcer(control, clock)

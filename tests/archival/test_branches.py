@@ -1,8 +1,12 @@
 from pathlib import Path
+from typing import Any
 
+from archival.partition.branches import Branches
+from archival.plan.steps import CutEntries
 from manifests.head import Head
 from tests.archival.builders import PARTITION, Agent, Directory, fill, live_bytes, ranges
 from tests.headwater_core.segments.builders import a_batch, a_commit, a_segment, an_abort
+from tests.manifests.builders import a_head, an_entry
 
 
 def test_an_unclean_election_supersedes_the_dead_branch(directory: Directory, agent: Agent) -> None:
@@ -38,6 +42,14 @@ def test_a_branch_that_won_in_the_end_is_live_again_without_an_upload(directory:
     assert ranges(agent.head.entries) == [(0, 9), (10, 11)]
     assert not agent.head.entries[0].is_cut
     assert ranges(agent.head.superseded) == [(4, 5)]
+
+
+def test_a_cut_lowers_what_is_clean() -> None:
+    nothing: Any = None  # the cut lies between two entries: no object is read
+    head = a_head(an_entry(0, 9), an_entry(10, 19), clean_to=20)
+    branches = Branches(nothing, nothing)
+    assert branches.cut(head, CutEntries(at=10, leader_epoch=1), 0).head.clean_to == 10
+    assert branches.cut(head, CutEntries(at=20, leader_epoch=1), 0).head.clean_to == 20
 
 
 def test_a_dead_run_under_live_ones_is_replaced_alone(directory: Directory, agent: Agent, tmp_path: Path) -> None:

@@ -75,11 +75,11 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def test_what_is_listed_stays_and_costs_no_commit(bench: Bench) -> None:
-    names, version = bench.names(), bench.head.version
+    names, head = bench.names(), bench.head
     for _ in range(3):
-        assert bench.collect() == Collected(partition=PARTITION, start_offset=0, version=version)
+        assert bench.collect() == Collected(partition=PARTITION, start_offset=0, version=head.version, commit_id=head.commit_id)
         bench.agent.clock.advance(10 * LEASE_MS)
-    assert (bench.names(), bench.head.version) == (names, version)
+    assert (bench.names(), bench.head.version) == (names, head.version)
 
 
 def test_an_orphan_of_the_own_fence_is_deleted_a_lease_after_the_fence_was_raised(bench: Bench) -> None:
@@ -97,6 +97,23 @@ def test_an_orphan_of_the_own_fence_is_deleted_a_lease_after_the_fence_was_raise
     assert bench.names() == names
     assert bench.collect().orphans == 0
     assert list((bench.root / "sightings of agent-a").iterdir()) == []
+
+
+def test_the_lease_of_an_orphan_of_the_own_fence_begins_when_the_fence_was_raised(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = bench.orphan(fence=1)
+
+    def fail(*args: object, **kwargs: object) -> None:
+        raise TransientError("no answer")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(bench.agent.archiver, "amend", fail)
+        with pytest.raises(TransientError):
+            bench.collect()
+    bench.agent.clock.advance(LEASE_MS)
+    assert bench.collect().deleted == 0, "until now its writer could have listed it"
+    assert key in bench.names()
+    bench.agent.clock.advance(LEASE_MS)
+    assert bench.collect().deleted == 2
 
 
 def test_an_orphan_of_a_lower_fence_needs_no_commit(bench: Bench) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from archival.collection.handover import CollectionLook, Handover, settings_digest
 from archival.config import ArchivalConfig
+from headwater_core.control.state import PartitionState
 from headwater_core.errors import DiskFull
 from headwater_core.partition import PartitionId
 from tests.headwater.broker import CLUSTER, topic_id
@@ -27,6 +28,14 @@ def test_it_is_taken_once(tmp_path: Path) -> None:
     ]
     assert handover.take() == {}
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_look_at_a_lost_commit_is_none_at_the_one_that_replaced_it() -> None:
+    known = PartitionState(manifest_version=7, fence=1, owner="a", start_offset=0, last_offset=9, commit_id="b")
+    assert CollectionLook(7, "", None, "b").is_at(known)
+    assert CollectionLook(7, "", None).is_at(known), "a document of before"
+    assert not CollectionLook(7, "", None, "a").is_at(known)
+    assert not CollectionLook(6, "", None, "b").is_at(known)
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,7 @@ REPLACED = replace(LOOK.segments[1], generation=Generation(99, 1))
         (replace(LOOK, leadership=led_by(2, 3)), "a compaction or an election"),
         (replace(LOOK, epochs=EpochHistory.of([(0, 0), (2, 11)])), "leader epochs or the log start"),
         (a_log(0, 10, 20, hw=25, start=4, epochs=((0, 0), (2, 10))), "leader epochs or the log start"),
+        (replace(LOOK, segments=LOOK.segments[1:]), "leader epochs or the log start"),
         (replace(LOOK, high_watermark=24), "high watermark fell"),
         (
             replace(LOOK, segments=(LOOK.segments[0], replace(LOOK.segments[1], generation=Generation(99, 1)), LOOK.segments[2])),

@@ -89,6 +89,18 @@ def test_the_index_says_for_people_where_it_was_written_and_when(directory: Dire
     assert entry.uid not in {each.uid for each in agent.head.pending}, "that it is listed says that it was offloaded"
 
 
+def test_a_stream_is_not_listed_above_a_high_watermark_that_fell(directory: Directory, agent: Agent) -> None:
+    fill(directory, 0, end=5)
+    agent.run(STREAM)
+    agent.clock.advance(AGE_MS)
+    directory.high_watermark(3)
+    assert agent.run(STREAM) == ["the high watermark fell below 5, where a stream ends"]
+    assert len(agent.head.entries) == 0
+    directory.high_watermark(5)
+    agent.run(STREAM)
+    assert ranges(agent.head.entries) == [(0, 4)]
+
+
 def test_nothing_is_taken_from_the_end_of_a_pass_on(directory: Directory, agent: Agent) -> None:
     fill(directory, 0, end=12)
     assert agent.run(replace(FLUSH, end=3)) == ["claimed", "archived", "what is below 3 is archived"]

@@ -15,6 +15,9 @@ from headwater_core.segments.log_dirs import Roster, partition_directory, small_
 from hydration.answers import Isolation, ReadResult
 from hydration.local.local_tier import LOOK_S
 from hydration.partition_log import Pending
+from hydration.reader import records
+from manifests import keys
+from tests.headwater.gateway.fakes import a_batch
 from tests.headwater_core.manual_clock import ManualClock
 from tests.headwater_core.segments.builders import a_segment
 from tests.hydration.world import PARTITION, TOPIC, World
@@ -126,6 +129,29 @@ def test_a_log_that_is_read_is_looked_at_without_being_asked_for(a_world: AWorld
         assert isinstance(read, ReadResult)
         read.close()
     assert log.local.max_age_s == LOOK_S
+
+
+def test_records_of_a_line_that_was_lost_are_not_served_after_a_head_was_restored(a_world: AWorld) -> None:
+    world = a_world(local=False, lmdb=True)
+    world.archive.append(a_batch(0, [b"first"] * 10))
+    key = keys.head(PARTITION)
+    restored, _ = world.store.get(key)
+    world.archive.append(a_batch(10, [b"lost"] * 10))
+
+    def values() -> set[bytes]:
+        found = records(world.logs.partition(TOPIC, 0), 10)
+        return {bytes(each.record.value or b"") for each in found}
+
+    assert values() == {b"lost"}
+    world.store.replace(key, restored, expected_tag=world.store.get(key)[1])
+    world.archive.held = world.archive.repository.load(PARTITION)
+    world.archive.append(a_batch(10, [b"true"] * 10))
+    world.logs.refresh()
+    assert world.log.manifest is not None
+    world.log.manifest.load()
+    assert values() == {b"true"}
+    world.restart()
+    assert values() == {b"true"}
 
 
 def test_what_is_gone_leaves_the_index(a_world: AWorld) -> None:

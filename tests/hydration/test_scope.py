@@ -41,7 +41,13 @@ def a_log(
 def an_extent(start: int, last: int, *, epochs: tuple[tuple[int, int], ...] = (), followed: int = -1) -> Extent:
     newest = max((epoch for epoch, _ in epochs), default=-1)
     return Extent(
-        version=1, start_offset=start, last_offset=last, leader_epoch=max(followed, newest), epochs=EpochHistory.of(epochs), open_from=None
+        version=1,
+        commit_id="1",
+        start_offset=start,
+        last_offset=last,
+        leader_epoch=max(followed, newest),
+        epochs=EpochHistory.of(epochs),
+        open_from=None,
     )
 
 

@@ -126,6 +126,7 @@ def a_view(
 def an_extent(last_offset: int, gap_from: int | None = None) -> Extent:
     return Extent(
         version=1,
+        commit_id="1",
         start_offset=0,
         last_offset=last_offset,
         leader_epoch=0,

@@ -79,6 +79,8 @@ class Stage:
         return self.dirs.read(log, work)
 
     def _offsets(self, partition: PartitionId) -> PartitionState | None:
+        if (known := self.archived.get(partition)) is not None:
+            return known
         end = self.archived_to.get(partition.topic_partition)
         return None if end is None else PartitionState(manifest_version=1, fence=1, owner="me", start_offset=0, last_offset=end - 1)
 
@@ -420,6 +422,31 @@ def test_what_is_archived_and_not_here_has_a_row_too(stage: Stage) -> None:
     stage.clock.advance(60_000)
     stage.board.round()
     assert stage.board.elsewhere() == []
+
+
+def test_a_head_that_was_restored_replaces_what_the_board_knows(stage: Stage) -> None:
+    here = stage.dirs.look(ORDERS).partition
+    gone = replace(here, topic="gone", topic_id="AAAAAAAAAAAAAAAAAAAAAQ")
+
+    def known(last_offset: int, commit_id: str) -> PartitionState:
+        return PartitionState(manifest_version=5, fence=1, owner="me", start_offset=0, last_offset=last_offset, commit_id=commit_id)
+
+    def row() -> int | None:
+        stage.board.round()
+        [entry] = stage.board.elsewhere()
+        return entry.status.last_offset
+
+    stage.archived = {gone: known(19, "a")}
+    stage.list_and_look()
+    stage.board.head_read(gone, a_head(an_entry(0, 19, partition=gone), partition=gone, version=5, commit_id="a"), asked_s=0.0)
+    assert row() == 19
+    stage.clock.advance(3_600_000)
+    stage.board.head_read(
+        gone, a_head(an_entry(0, 9, partition=gone), partition=gone, version=5, commit_id="b"), asked_s=stage.clock.monotonic_s()
+    )
+    assert row() == 9, "another commit of the version that the control log knows"
+    stage.clock.advance(3_600_000)
+    assert gone in stage.board.unsized()
 
 
 def test_what_leaves_the_log_directories_is_archive_only_at_once(stage: Stage) -> None:

@@ -41,6 +41,28 @@ def test_the_manifest_version_decides_not_the_offset_and_not_the_order() -> None
     assert last_offset(advanced(3, last_offset=4), advanced(2)) == 4
 
 
+def test_of_two_commits_of_one_version_the_later_one_counts() -> None:
+    lost, after = advanced(2, commit_id="a"), advanced(2, last_offset=14, commit_id="b")
+    assert last_offset(lost, after) == 14
+    assert last_offset(lost, after, after) == 14
+    assert last_offset(lost, advanced(2, last_offset=14)) == 19, "an agent of before names no commit"
+    assert last_offset(lost, advanced(1, commit_id="c")) == 19
+    state = apply_all(EMPTY, [lost])
+    assert state.knows(PARTITION, 2, "a")
+    assert state.knows(PARTITION, 1, "c")
+    assert not state.knows(PARTITION, 2, "b")
+
+
+def test_a_lost_commit_does_not_retire_what_another_agent_continues() -> None:
+    assert last_offset(advanced(2, commit_id="b"), retired(2, commit_id="a")) == 19
+    assert last_offset(advanced(2, commit_id="b"), retired(2, commit_id="b")) is None
+    assert last_offset(advanced(2, commit_id="b"), retired(2)) is None
+
+
+def test_the_sum_is_that_of_a_node_that_knows_no_commits() -> None:
+    assert partition_sum(apply_all(EMPTY, [advanced(2, commit_id="a")])) == partition_sum(apply_all(EMPTY, [advanced(2)]))
+
+
 def test_a_claim_says_where_the_head_stands_so_that_a_lost_announcement_is_made_good() -> None:
     state = apply_all(EMPTY, [advanced(1), claim(3, last_offset=29, fence=2, writer="agent-b"), advanced(2)])
     partition = state.partition(PARTITION)

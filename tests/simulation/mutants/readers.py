@@ -47,7 +47,8 @@ def no_head_is_an_empty_archive(stack: ExitStack) -> None:
         try:
             real(self)
         except HeadwaterError:
-            self.update(None)
+            self._take(None, None)
+            self._seen_s = self._clock.monotonic_s()
 
     patch_in(stack, ManifestView, "load", load)
 
