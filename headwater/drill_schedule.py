@@ -19,7 +19,7 @@ from headwater.config import Config
 from headwater.drill.cron_schedule import CronSchedule, due_ms
 from headwater.drill.drill_report import DrillOutcome, DrillReport, DrillRequest
 from headwater.drill.report_store import LastDrill, ReportStore, last_of
-from headwater.drill_text import report_text
+from headwater.drill_text import store_report
 from headwater_core.clock import Clock
 from headwater_core.errors import HeadwaterError
 from headwater_core.files import disk_errors, replace_file
@@ -118,7 +118,7 @@ class DrillSchedule:
         if not is_kept:
             return
         try:
-            self._reports.add(report, report_text(report))
+            store_report(self._reports, report)
         except HeadwaterError as error:
             log.error("drill_not_reported", reason=str(error))
 

@@ -22,7 +22,7 @@ from headwater.drill.equipment import DrillEquipment, LiveLogs
 from headwater.drill.read_path import ReadPath
 from headwater.drill.report_store import ReportStore
 from headwater.drill.scratch import Scratch, open_scratch
-from headwater.drill_text import report_text
+from headwater.drill_text import store_report
 from headwater.wiring import open_bucket
 from headwater_core import milestones
 from headwater_core.clock import SystemClock
@@ -32,6 +32,8 @@ from headwater_core.errors import (
     Locked,
     NothingExamined,
     Partial,
+    StoreGone,
+    TransientError,
     UsageError,
     VerificationFailed,
 )
@@ -49,10 +51,11 @@ class Shown(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DrillDone:
-    """The report, and where its JSON lies; the text lies beside it, with .txt for .json."""
+    """The report, where its JSON lies, and its text, which lies beside it with .txt for .json."""
 
     report: DrillReport
     path: Path
+    text: str
 
     def verdict(self) -> HeadwaterError | None:
         """What a command ends with."""
@@ -61,6 +64,8 @@ class DrillDone:
             named = "".join(f"\n  {each}" for each in report.findings[:20])
             more = f"\n  and {report.finding_count - 20} more" if report.finding_count > 20 else ""
             return VerificationFailed(f"the drill failed with {report.finding_count} findings; {where}:{named}{more}")
+        if report.outcome is DrillOutcome.UNFINISHED:
+            return TransientError(f"the drill could not be carried out: {report.error}; {where}")
         if report.outcome is DrillOutcome.NOTHING:
             return NothingExamined(f"the drill compared nothing, which proves nothing; {where}")
         if report.outcome is DrillOutcome.INCOMPLETE:
@@ -94,27 +99,28 @@ def do_drill(
     keep  the scratch directory stays, until somebody deletes it
 
     Raises UsageError and Locked when there was nothing to report; what has kept it from being carried out otherwise, which the report in
-    the data directory says, too.
+    the data directory says, too: TransientError where that was this machine, or a store that is gone.
     """
-    bucket, reports, clock = open_bucket(config), ReportStore(config.node.data_dir, config.drill.kept_reports), SystemClock()
-    equipment = _equipment(config, bucket.store, live=request.live)
+    reports, clock = ReportStore(config.node.data_dir, config.drill.kept_reports), SystemClock()
     started_ms = clock.now_ms()
     try:
+        equipment = _equipment(config, open_bucket(config).store, live=request.live)
         with open_scratch(config.drill.directory or reports.directory, drill_id, list(_foreign(config))) as scratch:
             prepared = prepare(equipment, request, drill_id)
             with shown(prepared) as progressed:
                 report = carry_out(equipment, prepared, scratch, progressed)
             if keep or report.outcome is DrillOutcome.FAILED:
                 report = _kept(report, scratch, "request" if keep else "failure")
-    except (UsageError, Locked):
+    except Exception as error:  # of any kind: a drill that was begun leaves a report
+        if isinstance(error, UsageError | Locked) and not isinstance(error, StoreGone):
+            raise
+        store_report(reports, _unfinished(config.store.url, request, drill_id, started_ms, clock.now_ms(), error))
+        if isinstance(error, MemoryError | OSError | StoreGone):
+            raise TransientError(f"the drill could not be carried out: {error or 'no memory is left'}") from error
         raise
-    except HeadwaterError as error:
-        failed = _unfinished(equipment, request, drill_id, started_ms, error)
-        reports.add(failed, report_text(failed))
-        raise
-    path = reports.add(report, report_text(report))
+    path, text = store_report(reports, report)
     milestones.reached("drill.reported")
-    return DrillDone(report, path)
+    return DrillDone(report, path, text)
 
 
 def prepare_only(config: Config, request: DrillRequest, drill_id: str) -> Prepared:
@@ -132,7 +138,7 @@ def _kept(report: DrillReport, scratch: Scratch, why: str) -> DrillReport:
     return replace(report, scratch=str(scratch.directory))
 
 
-def _unfinished(equipment: DrillEquipment, request: DrillRequest, drill_id: str, started_ms: int, error: HeadwaterError) -> DrillReport:
+def _unfinished(store: str, request: DrillRequest, drill_id: str, started_ms: int, ended_ms: int, error: Exception) -> DrillReport:
     outcome = DrillOutcome.UNFINISHED
     if isinstance(error, VerificationFailed | CorruptData):
         outcome = DrillOutcome.FAILED
@@ -141,13 +147,13 @@ def _unfinished(equipment: DrillEquipment, request: DrillRequest, drill_id: str,
     return DrillReport(
         id=drill_id,
         outcome=outcome,
-        headwater=equipment.version,
+        headwater=__version__,
         host=socket.gethostname(),
-        store=equipment.store.url,
+        store=store,
         started_ms=started_ms,
-        ended_ms=equipment.clock.now_ms(),
+        ended_ms=ended_ms,
         request=request,
-        error=str(error)[:2000],
+        error=(str(error) if isinstance(error, HeadwaterError) else repr(error))[:2000],
     )
 
 

@@ -1,11 +1,16 @@
 """The report of a drill as text, for people and auditors: the same facts as its JSON."""
 
 from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+
+import structlog
 
 from headwater.drill.drill_report import Amount, ComparedWindow, DrillOutcome, DrillReport, PathSum
-from headwater.drill.report_store import LastDrill
+from headwater.drill.report_store import LastDrill, ReportStore
 from headwater.units import duration_text, size_text
 from headwater_core.clock import time_text
+
+log = structlog.get_logger()
 
 SHOWN_MAX = 50  # lines of one list; the JSON has all
 
@@ -16,6 +21,21 @@ _VERDICTS = {
     DrillOutcome.NOTHING: "FAILED: nothing was compared, so nothing is proven",
     DrillOutcome.UNFINISHED: "NOT CARRIED OUT",
 }
+
+
+def store_report(reports: ReportStore, report: DrillReport) -> tuple[Path, str]:
+    """Write the report as JSON, and only then make its text and write that, too: nothing that fails in the text takes the report away.
+
+    Returns the JSON's path, and the text, or why there is none. Raises what keeps the JSON from being written.
+    """
+    path = reports.add(report)
+    try:
+        text = report_text(report)
+        reports.add_text(report, text)
+    except Exception as error:  # of any kind: the verdict stands in the JSON
+        log.exception("drill_text_failed", path=str(path))
+        return path, f"the report could not be written as text: {error!r}; its JSON is {path}\n"
+    return path, text
 
 
 def report_text(report: DrillReport) -> str:
@@ -73,6 +93,7 @@ def _lines(report: DrillReport) -> Iterator[str]:
     skipped = [f"{each.topic}:{each.numbers}: {each.why}: {_amount(each.amount)}" for each in report.skipped]
     yield from _section("Not compared", skipped)
     yield from _section("Requested, and not compared", report.unmet)
+    yield from _section("Metadata that was not compared", report.unchecked)
     yield from _section("Left out of the plan", report.left_out)
     yield from _section("Notes of the plan", report.notes)
 

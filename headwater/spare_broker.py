@@ -18,8 +18,8 @@ import structlog
 from headwater.broker.broker_connection import BrokerAddress
 from headwater.broker.client_properties import ClientProperties
 from headwater.broker.log_reader import LogReader
-from headwater_core.errors import HeadwaterError, TransientError, UsageError
-from headwater_core.files import disk_errors
+from headwater_core.errors import TransientError, UsageError, VerificationFailed
+from headwater_core.files import disk_errors, replace_file
 from headwater_core.partition import TopicPartition
 from recovery import RecoveryPlan
 
@@ -30,6 +30,20 @@ TRIES = 3  # with other ports: another process may take one first
 USER = "drill"
 OUTPUT_BYTES_SHOWN = 2000
 LONG_MS = 365 * 86_400_000  # no drill takes so long
+PORT_TAKEN = "Address already in use"
+_SHORTAGES = (  # of this machine, in the output of a broker that ended: they say nothing about what was restored
+    PORT_TAKEN,
+    "OutOfMemoryError",
+    "insufficient memory",
+    "Cannot allocate memory",
+    "unable to create native thread",
+    "No space left on device",
+    "Disk quota exceeded",
+    "Too many open files",
+    "Read-only file system",
+    "Permission denied",
+    "Operation not permitted",
+)
 
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
@@ -54,28 +68,17 @@ def check_kafka_home(home: Path) -> Path:
 
 @contextmanager
 def running_broker(java: str, kafka_home: Path, log_dir: Path, work_dir: Path, plan: RecoveryPlan) -> Iterator[LogReader]:
-    """For the time of the block; it is killed when this process is. Raises TransientError when it does not serve every partition in time,
-    HeadwaterError when it ends by itself."""
+    """For the time of the block; it is killed when this process is. Raises VerificationFailed when a broker that can run here ends by
+    itself on what was restored; DiskFull, Unauthorised and TransientError when this machine starts none, or it serves too late."""
+    _check_java(java, kafka_home, work_dir)
     for attempt in range(TRIES):
         client, controller = _free_ports()
         password = secrets.token_urlsafe(24)
         properties = ClientProperties(security_protocol="SASL_PLAINTEXT", mechanism="PLAIN", username=USER, password=password)
         settings = work_dir / "server.properties"
-        with disk_errors(settings):
-            settings.touch(0o600)  # a password is in it
-            settings.write_text(_properties(plan, log_dir, client, controller, password))
+        replace_file(settings, _properties(plan, log_dir, client, controller, password).encode(), mode=0o600)  # a password is in it
         output = work_dir / "broker.out"
-        with disk_errors(java), output.open("wb") as to:
-            process = subprocess.Popen(
-                [java, *_JVM, "-cp", f"{kafka_home / 'libs'}/*", "kafka.Kafka", str(settings)],
-                stdin=subprocess.DEVNULL,
-                stdout=to,
-                stderr=subprocess.STDOUT,
-                cwd=work_dir,
-                env={**os.environ, "LOG_DIR": str(work_dir)},
-                start_new_session=True,  # Ctrl-C is for us, who stop it
-                preexec_fn=_die_with_parent,
-            )
+        process = _spawn(java, kafka_home, work_dir, output, str(settings))
         try:
             reader = _wait(
                 process, plan, f"kafka {_version(kafka_home)}".strip(), client, properties, output, has_tries=attempt + 1 < TRIES
@@ -90,6 +93,44 @@ def running_broker(java: str, kafka_home: Path, log_dir: Path, work_dir: Path, p
             return
         finally:
             _stop(process)
+
+
+def _spawn(java: str, kafka_home: Path, work_dir: Path, output: Path, argument: str) -> "subprocess.Popen[bytes]":
+    """Raises DiskFull, Unauthorised, TransientError."""
+    with disk_errors(java), output.open("wb") as to:
+        try:
+            return subprocess.Popen(
+                [java, *_JVM, "-cp", f"{kafka_home / 'libs'}/*", "kafka.Kafka", argument],
+                stdin=subprocess.DEVNULL,
+                stdout=to,
+                stderr=subprocess.STDOUT,
+                cwd=work_dir,
+                env={**os.environ, "LOG_DIR": str(work_dir)},
+                start_new_session=True,  # Ctrl-C is for us, who stop it
+                preexec_fn=_die_with_parent,
+            )
+        except subprocess.SubprocessError as error:
+            raise TransientError(f"{java} cannot be started: {error}") from error
+
+
+def _check_java(java: str, kafka_home: Path, work_dir: Path) -> None:
+    """Start and end the same program without what was restored, so that a machine on which no broker runs is not taken for damage: too
+    little memory, pages that may not be executed, an old Java, a Kafka that lacks files. Raises TransientError."""
+    output = work_dir / "java.out"
+    process = _spawn(java, kafka_home, work_dir, output, "--version")
+    try:
+        code = process.wait(READY_S)
+    except subprocess.TimeoutExpired as error:
+        raise TransientError(f"{java} has not started Kafka within {READY_S:g} s") from error
+    finally:
+        _stop(process)
+    if code:
+        raise TransientError(f"{java} does not run Kafka on this machine, exit code {code}: {_end_of(output)}")
+
+
+def _end_of(output: Path) -> str:
+    with disk_errors(output):
+        return output.read_bytes()[-OUTPUT_BYTES_SHOWN:].decode("utf-8", "replace").strip()
 
 
 _JVM = ("-Xms256m", "-Xmx1g", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dkafka.logs.dir=.")
@@ -147,10 +188,11 @@ def _wait(
     waiting, passed_s = threading.Event(), 0.0
     while passed_s < READY_S:
         if process.poll() is not None:
-            said = output.read_bytes()[-OUTPUT_BYTES_SHOWN:].decode("utf-8", "replace")
-            if has_tries and "Address already in use" in said:
+            code, end = process.returncode, _end_of(output)
+            if has_tries and PORT_TAKEN in end:
                 return None
-            raise HeadwaterError(f"the broker ended with exit code {process.returncode}: {said.strip()[-600:]}")
+            is_ours = code < 0 or code > 128 or any(shortage in end for shortage in _SHORTAGES)  # a signal ended it, or a shortage
+            raise (TransientError if is_ours else VerificationFailed)(f"the broker ended with exit code {code}: {end[-600:]}")
         reader = None
         try:
             reader = LogReader(name, [BrokerAddress("127.0.0.1", port)], properties)

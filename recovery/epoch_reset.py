@@ -13,7 +13,7 @@ from headwater_core.files import disk_errors
 from headwater_core.segments.batch_walk import headers
 from headwater_core.segments.batches import check_batch
 
-_EPOCH = slice(12, 16)  # of a batch: base offset (8) and length (4) come before
+EPOCH = slice(12, 16)  # of a batch: base offset (8) and length (4) come before
 
 
 def reset_epochs(path: Path) -> int:
@@ -33,7 +33,7 @@ def reset_epochs(path: Path) -> int:
             for position, header in headers(file, 0, size, where=str(path)):
                 check_batch(view, position, where=str(path))
                 if header.leader_epoch:
-                    view[position + _EPOCH.start : position + _EPOCH.stop] = bytes(4)
+                    view[position + EPOCH.start : position + EPOCH.stop] = bytes(4)
                     changed += 1
             view.release()
             content.flush()

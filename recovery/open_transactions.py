@@ -35,8 +35,11 @@ def open_after(store: ObjectStore, entries: Sequence[Entry], at: int) -> list[Op
     back = at
     while True:
         for state in index.producers:
-            if state.producer_id in missing and state.producer_id not in epochs:
-                epochs[state.producer_id] = state.producer_epoch, state.coordinator_epoch, state.timestamp_ms
+            if state.producer_id not in missing:
+                continue
+            producer_epoch, coordinator_epoch, last_ms = epochs.get(state.producer_id, (state.producer_epoch, -1, state.timestamp_ms))
+            coordinator_epoch = state.coordinator_epoch if coordinator_epoch < 0 else coordinator_epoch
+            epochs[state.producer_id] = producer_epoch, coordinator_epoch, last_ms
         left = [first for producer_id, first in missing.items() if producer_id not in epochs]
         if not left or back == 0 or entries[back].gap or entries[back].base_offset <= min(left):
             break

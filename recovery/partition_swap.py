@@ -23,13 +23,16 @@ from headwater_core.clock import Clock
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import CorruptData, ForeignOwner, NotFound, UnsupportedFormat, UsageError, VerificationFailed
 from headwater_core.files import disk_errors, sync_path
+from headwater_core.objectstore.digest import Digest
 from headwater_core.partition import TopicPartition
 from headwater_core.segments import checkpoints
+from headwater_core.segments.batch_walk import walk
 from manifests.document import FORMAT, seal, unseal
+from manifests.entry import Entry
 from recovery import layout
 from recovery.broker_directory import broker_lock, change_checkpoints, give_to_owner, identity_of
 from recovery.completion import gone_files
-from recovery.epoch_reset import reset_epochs
+from recovery.epoch_reset import EPOCH, reset_epochs
 from recovery.recovery_plan import PartitionPlan, TargetBroker, TopicPlan
 from recovery.runs import segment_name
 from recovery.target import PLACED, Mark, locked, read_mark
@@ -337,7 +340,7 @@ def _occupied(each: _Place, *, begun: bool) -> tuple[str, bool]:
     with disk_errors(final):
         sizes = {log.name: log.stat().st_size for log in final.glob("*.log")}
         if begun and not each.staged.is_dir():
-            return "", _bases(each.partition) <= sizes.keys()
+            return "", _is_whole(each)
         if not any(sizes.values()):
             return "", False
         if begun and _holds_all(each.staged, final):
@@ -349,6 +352,42 @@ def _bases(partition: PartitionPlan) -> set[str]:
     """The segments that a recovered partition has."""
     bases = {entry.base_offset for entry in partition.files} | {each.base_offset for each in partition.written}
     return {segment_name(base) for base in bases or {partition.log_end}}
+
+
+def _is_whole(moved: _Place) -> bool:
+    """Does the broker's directory hold every recovered record? Names do not say it: the broker's own empty segment 0 has one of them.
+    Raises OSError."""
+    logs = {log.name for log in moved.final.glob("*.log")}
+    if not _bases(moved.partition) <= logs:
+        return False
+    runs = ((entry.base_offset, entry.last_offset, entry) for entry in moved.partition.files)
+    own = ((written.base_offset, written.next_offset - 1, None) for written in moved.partition.written)
+    return all(_holds_run(moved.final / segment_name(base), last, entry) for base, last, entry in (*runs, *own))
+
+
+def _holds_run(path: Path, last_offset: int, entry: Entry | None) -> bool:
+    """Is this segment sound up to `last_offset`, and of the size and digest of its archived run, but for leader epochs? Behind that a
+    broker may have written. entry: None for what recovery has written. Raises OSError."""
+    digest, last = Digest(), -1
+    epochs = list(entry.epochs) if entry else []
+    with path.open("rb") as file:
+        size_bytes = os.fstat(file.fileno()).st_size
+        if entry and size_bytes < entry.live_bytes:
+            return False
+        try:
+            for position, header in walk(file, 0, entry.live_bytes if entry else size_bytes, where=str(path)):
+                if last >= last_offset:
+                    break
+                last = header.last_offset
+                batch = bytearray(os.pread(file.fileno(), header.size_bytes, position))
+                epoch = max((epoch for epoch, first in epochs if first <= header.base_offset), default=-1)
+                batch[EPOCH] = epoch.to_bytes(4, "big", signed=True)
+                digest.update(batch)
+        except CorruptData:
+            return False
+    if entry is None or entry.run_bytes != entry.live_bytes or not entry.run_digest:
+        return last == last_offset
+    return last == last_offset and digest.text() == entry.run_digest
 
 
 def _lacking(each: _Place) -> str:

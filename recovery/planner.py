@@ -40,7 +40,13 @@ from recovery.recovery_plan import (
 )
 
 _INTERNAL_COMPACTED = frozenset({"__consumer_offsets", "__transaction_state"})
-_REMOTE = ("remote.storage.enable", "local.retention.ms", "local.retention.bytes")
+_REMOTE = (
+    "remote.storage.enable",
+    "local.retention.ms",
+    "local.retention.bytes",
+    "remote.log.copy.disable",
+    "remote.log.delete.on.disable",
+)
 
 
 def make_plan(

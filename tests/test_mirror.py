@@ -20,7 +20,6 @@ ELSEWHERE = {  # reason: {module: the test file to open first}
         "headwater/drill/drill_report.py": "tests/headwater/drill/test_report_store.py",
         "headwater/drill/read_path.py": "tests/headwater/drill/test_drill_run.py",
         "headwater/drill/restored_check.py": "tests/headwater/drill/test_drill_run.py",
-        "headwater/spare_broker.py": "tests/peers/test_drill.py",
     },
     "values, errors or a Protocol without a decision of their own": {
         "archival/broker/broker_view.py": "tests/archival/test_broker_logs.py",

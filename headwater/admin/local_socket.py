@@ -16,7 +16,11 @@ def listen_locally(data_dir: Path) -> socket.socket:
     try:
         remove_socket(data_dir)
         with socket_address(data_dir) as address:
-            listener.bind(address)
+            mask = os.umask(0o077)  # of the whole process while it binds: nobody else may connect before the chmod
+            try:
+                listener.bind(address)
+            finally:
+                os.umask(mask)
             os.chmod(address, 0o600)
         listener.listen(BACKLOG)
         listener.setblocking(False)

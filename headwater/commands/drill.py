@@ -82,10 +82,10 @@ def drill(
     \b
     Exit codes (--dry-run: of what is known without restoring):
        0  all that was drawn came back as it was archived
-       3  the same, but a recovery leaves something out, or --live or
-          --kafka-home compared nothing
+       3  the same, but a recovery leaves something out, or --live
+          compared nothing
        4  something is damaged, missing or differs
-       5  the drill could not be carried out now
+       5  the drill, or the broker of --kafka-home, could not be run now
       10  nothing was compared
     """
     from dataclasses import replace
@@ -114,7 +114,6 @@ def _drill(config: "Config", seed: int | None, form: str, *, live: bool | None, 
     from headwater.command_operation import begin_operation
     from headwater.drill.drill_report import encode_report
     from headwater.drill_session import configured_request, do_drill, prepare_only
-    from headwater.drill_text import report_text
 
     request = replace(configured_request(config.drill, by="command"), live=live)
     if seed is not None:
@@ -128,7 +127,7 @@ def _drill(config: "Config", seed: int | None, form: str, *, live: bool | None, 
         report = done.report
         results |= {"partitions": report.compared_partitions, "records": report.compared.records, "findings": report.finding_count}
         if form == "table":
-            click.echo(report_text(report), nl=False)
+            click.echo(done.text, nl=False)
         else:
             document = encode_report(report)
             emit_document(document if form == "json" else b"".join(line.strip() for line in document.splitlines()) + b"\n")

@@ -9,7 +9,16 @@ from collections.abc import Callable, Iterable, Iterator
 
 from headwater.drill.drill_report import NOTHING, Amount
 from headwater.drill.read_path import ReadPath
-from headwater_core.errors import CorruptData, ForeignOwner, HeadwaterError, NotFound, TransientError, UnsupportedFormat
+from headwater_core.errors import (
+    CorruptData,
+    DiskFull,
+    ForeignOwner,
+    HeadwaterError,
+    NotFound,
+    TransientError,
+    Unauthorised,
+    UnsupportedFormat,
+)
 from headwater_core.layouts import open_layout
 from headwater_core.objectstore.digest import Digest
 from headwater_core.objectstore.store import ObjectStore
@@ -21,6 +30,7 @@ from manifests.entry import Entry
 from manifests.repository import ManifestRepository
 
 PIECE_BYTES = 4 << 20
+ENVIRONMENT_ERRORS = (DiskFull, TransientError, Unauthorised)  # of a machine, a store or a broker: never a difference
 
 
 class Difference(Exception):
@@ -221,14 +231,14 @@ class _LiveSide(_Side):
 
 
 def _served(path: ReadPath, place: TopicPartition, first: int, end: int) -> Iterator[bytes]:
-    """Raises Difference for what cannot be read, ReadFailed where that may pass."""
+    """Raises Difference for what cannot be read, ReadFailed where that says nothing about the records."""
     reached = first
     try:
         for batch in path.batches(place, first, end):
             reached = read_batch_header(batch).next_offset
             yield batch
     except HeadwaterError as error:
-        kind = ReadFailed if isinstance(error, TransientError) else Difference
+        kind = ReadFailed if isinstance(error, ENVIRONMENT_ERRORS) else Difference
         raise kind(reached, f"{path.name} cannot read {place} at offset {reached}: {error}") from error
 
 

@@ -7,7 +7,7 @@ import msgspec
 
 from manifests.document import prepared, seal, unseal
 
-REPORT_FORMAT = (1, 1)
+REPORT_FORMAT = (1, 2)
 FINDINGS_MAX = 1000  # that a report lists; it counts all
 
 
@@ -38,7 +38,7 @@ class DrillOutcome(Enum):
                 or something was to be compared and was not: by a read path that was requested, or because the archive has replaced it
     FAILED      something is damaged, missing or differs
     NOTHING     nothing was compared, so nothing is proven
-    UNFINISHED  the drill itself could not be carried out
+    UNFINISHED  the drill itself, or its comparison by a broker of `drill.kafka_home`, could not be carried out: `error` says why
     """
 
     PASSED = "passed"
@@ -199,7 +199,9 @@ class DrillReport(msgspec.Struct, frozen=True, kw_only=True):
     findings     the first ones; finding_count: all
     left_out     what the plan leaves out, in words; notes: what else it says
     unmet        what was to be compared and was not, in words
-    metadata     that a broker begins with: how many topics, and of a whole cluster users, ACLs, quotas and tokens, were compared
+    metadata     that a broker begins with: how many topics, and of a whole cluster users, ACLs, quotas, tokens, settings of all but topics
+                 and feature levels, were compared
+    unchecked    what else a snapshot of the metadata holds, or may hold, and was not compared, in words
     error        why the drill was not carried out to its end
     scratch      where the restored log lies, where it was kept
     """
@@ -230,6 +232,7 @@ class DrillReport(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     unmet: tuple[str, ...] = ()
     metadata: dict[str, int] = {}
+    unchecked: tuple[str, ...] = ()
     rto: MeasuredTime = MeasuredTime()
     rpo: MeasuredPoint = MeasuredPoint(source="archive alone")
     error: str = ""

@@ -25,7 +25,7 @@ from headwater.drill.drill_report import (
 from headwater.drill.drill_tally import DrillTally, amount_of, places_of
 from headwater.drill.equipment import DrillEquipment
 from headwater.drill.live_check import archive_alone, check_live
-from headwater.drill.metadata_check import check_metadata
+from headwater.drill.metadata_check import CheckedMetadata, check_metadata
 from headwater.drill.restored_check import check_by_broker, check_directory
 from headwater.drill.sample import Drawn, candidates, draw, narrowed
 from headwater.drill.scratch import Scratch
@@ -97,8 +97,8 @@ def carry_out(
     restored_plan = _restore(equipment, prepared, scratch, tally, progressed)
     restored_s = clock.monotonic_s() - began_s
     milestones.reached("drill.restored")
-    metadata = check_metadata(equipment.store, restored_plan, scratch.log_dir, tally)
     first_s = check_directory(equipment, restored_plan, scratch, tally, progressed)
+    metadata = check_metadata(equipment.store, restored_plan, scratch.log_dir, tally)
     milestones.reached("drill.read")
     check_by_broker(equipment, restored_plan, scratch, tally)
     rpo = check_live(equipment, prepared.whole, restored_plan, tally)
@@ -214,7 +214,7 @@ def _report(
     plan: RecoveryPlan,
     rto: MeasuredTime,
     rpo: MeasuredPoint | None,
-    metadata: dict[str, int] | None = None,
+    metadata: CheckedMetadata | None = None,
 ) -> DrillReport:
     whole = prepared.whole
     first_path = next(iter(tally.paths.values()), PathSum(name=""))
@@ -244,7 +244,9 @@ def _report(
         left_out=whole.left_out,
         notes=(*whole.notes, *whole.endings),
         unmet=tuple(tally.unmet),
-        metadata=metadata or {},
+        error="; ".join(tally.blocked)[:2000],
+        metadata=dict(metadata.counts) if metadata else {},
+        unchecked=metadata.unchecked if metadata else (),
         rto=rto,
         rpo=rpo or archive_alone(whole),
     )
@@ -253,6 +255,8 @@ def _report(
 def _outcome(tally: DrillTally, compared: Amount, whole: RecoveryPlan) -> DrillOutcome:
     if tally.findings:
         return DrillOutcome.FAILED
+    if tally.blocked:
+        return DrillOutcome.UNFINISHED
     if not compared.batches:
         return DrillOutcome.NOTHING
     return DrillOutcome.INCOMPLETE if whole.left_out or tally.unmet else DrillOutcome.PASSED

@@ -18,13 +18,17 @@ REPLACED = "the archive has replaced what was restored meanwhile"
 class DrillTally:
     """What is known so far.
 
-    unmet  what was to be compared and was not, in words
+    unmet    what was to be compared and was not, in words
+    blocked  what this machine, or a store or broker that did not answer, kept from being compared, in words
+    producer_id_max  the greatest producer id in the archived batches that were read
     """
 
     findings: list[DrillFinding]
     unmet: list[str] = field(default_factory=list)
+    blocked: list[str] = field(default_factory=list)
     windows: list[ComparedWindow] = field(default_factory=list)
     paths: dict[str, PathSum] = field(default_factory=dict)
+    producer_id_max: int = -1
 
     def add(self, name: str, amount: Amount, elapsed_s: float = 0.0, why: str = "") -> None:
         held = self.paths.get(name, PathSum(name=name))

@@ -71,15 +71,18 @@ class ReportStore:
     def __init__(self, data_dir: Path, kept: int) -> None:
         self.directory, self._kept = data_dir / DIRECTORY, kept
 
-    def add(self, report: DrillReport, text: str) -> Path:
-        """Write a report as JSON and as text, and then what `last` says. Returns the JSON's path. Raises as replace_file does."""
+    def add(self, report: DrillReport) -> Path:
+        """Write a report as JSON, and then what `last` says. Returns the JSON's path. Raises as replace_file does."""
         with self._locked():
             path = self.directory / report_name(report)
-            replace_file(path.with_suffix(".txt"), text.encode())
             replace_file(path, encode_report(report))
             replace_file(self.directory / LAST, seal(last_of(report, self.last())))
             self._expire(report.id)
         return path
+
+    def add_text(self, report: DrillReport, text: str) -> None:
+        """Write the text beside the JSON. Raises as replace_file does."""
+        replace_file((self.directory / report_name(report)).with_suffix(".txt"), text.encode("utf-8", "backslashreplace"))
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

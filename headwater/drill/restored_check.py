@@ -5,14 +5,14 @@ from contextlib import ExitStack
 
 from msgspec.structs import replace
 
-from headwater.drill.comparison import Difference, archived_batches, check_index, compare_run, is_listed
-from headwater.drill.drill_report import NOTHING, Amount, ComparedWindow, DrillFinding
+from headwater.drill.comparison import ENVIRONMENT_ERRORS, Difference, ReadFailed, archived_batches, check_index, compare_run, is_listed
+from headwater.drill.drill_report import NOTHING, Amount, ComparedWindow
 from headwater.drill.drill_tally import REPLACED, DrillTally, amount_of, place_of, places_of
 from headwater.drill.equipment import DrillEquipment
 from headwater.drill.read_path import ReadPath, open_directory
 from headwater.drill.scratch import Scratch
 from headwater_core import milestones
-from headwater_core.errors import CorruptData, DiskFull, HeadwaterError
+from headwater_core.errors import CorruptData, DiskFull, HeadwaterError, VerificationFailed
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId, TopicPartition
 from headwater_core.segments.batches import read_batch_header
@@ -36,13 +36,13 @@ def check_directory(
         for topic, partition in places_of(plan):
             place = TopicPartition(topic.topic, partition.partition)
             identity = PartitionId(plan.source_cluster_id, topic.topic_id, partition.partition, topic.topic)
-            tally.findings += _bounds_findings(path, topic, partition)
+            _check_bounds(path, topic, partition, tally)
             if not partition.files:
                 continue
             compared = NOTHING
             for entry in partition.files:
                 compared += _compare_entry(equipment.store, identity, partition, entry, path, tally, advance)
-            tally.findings += _extra_findings(path, place, partition)
+            _check_written(path, place, partition, tally)
             tally.add(path.name, compared)
             tally.windows.append(_window(topic, partition, path.name, compared))
         tally.add(path.name, NOTHING, clock.monotonic_s() - began_s)
@@ -67,9 +67,11 @@ def _compare_entry(
     except CorruptData as error:
         damage = error
     try:
-        compared = compare_run(place, archived_batches(store, entry), path, first, end, progressed)
+        compared = compare_run(place, _noted(archived_batches(store, entry), tally), path, first, end, progressed)
     except CorruptData as error:
         damage = error
+    except ReadFailed as error:
+        tally.blocked.append(str(error))
     except Difference as error:
         tally.find("differs", place.topic, place.partition, error.offset, str(error), path.name)
     if damage is None:
@@ -81,7 +83,13 @@ def _compare_entry(
     return compared
 
 
-def _bounds_findings(path: ReadPath, topic: TopicPlan, partition: PartitionPlan, *, end: bool = True) -> Iterator[DrillFinding]:
+def _noted(batches: Iterator[bytes], tally: DrillTally) -> Iterator[bytes]:
+    for batch in batches:
+        tally.producer_id_max = max(tally.producer_id_max, read_batch_header(batch).producer_id)
+        yield batch
+
+
+def _check_bounds(path: ReadPath, topic: TopicPlan, partition: PartitionPlan, tally: DrillTally, *, end: bool = True) -> None:
     """end: of a broker's log the end may lie beyond: its coordinators end transactions"""
     place = TopicPartition(topic.topic, partition.partition)
     wanted = (topic.topic_id, partition.start_offset, partition.log_end)
@@ -91,12 +99,15 @@ def _bounds_findings(path: ReadPath, topic: TopicPlan, partition: PartitionPlan,
         if path.topic_id(topic.topic) == topic.topic_id and bounds.start == partition.start_offset and is_end:
             return
         text = f"{path.name} gives topic id {path.topic_id(topic.topic)}, offsets {bounds.start} to {bounds.end}; planned: {wanted}"
+    except ENVIRONMENT_ERRORS as error:
+        tally.blocked.append(f"{path.name} does not give the bounds of {place}: {error}")
+        return
     except HeadwaterError as error:
         text = f"{path.name} does not give its bounds: {error}"
-    yield DrillFinding(kind="differs", topic=place.topic, partition=place.partition, where=path.name, text=text)
+    tally.find("differs", place.topic, place.partition, None, text, path.name)
 
 
-def _extra_findings(path: ReadPath, place: TopicPartition, partition: PartitionPlan) -> Iterator[DrillFinding]:
+def _check_written(path: ReadPath, place: TopicPartition, partition: PartitionPlan, tally: DrillTally) -> None:
     """Where the archive has nothing, the log has what recovery wrote, and nothing else."""
     own = [range(each.base_offset, each.next_offset) for each in partition.written]
     ranges = [(first, last + 1) for first, last in partition.gaps]
@@ -105,6 +116,9 @@ def _extra_findings(path: ReadPath, place: TopicPartition, partition: PartitionP
         wanted = sum(len(each) for each in own if first <= each.start < end)
         try:
             found = [read_batch_header(batch) for batch in path.batches(place, first, end)]
+        except ENVIRONMENT_ERRORS as error:
+            tally.blocked.append(f"{path.name} cannot read what recovery wrote at offset {first} of {place}: {error}")
+            continue
         except HeadwaterError as error:
             text = f"{path.name} cannot read what recovery wrote at offset {first}: {error}"
         else:
@@ -112,7 +126,7 @@ def _extra_findings(path: ReadPath, place: TopicPartition, partition: PartitionP
             if offsets == wanted and all(any(header.base_offset in each for each in own) for header in found):
                 continue
             text = f"{path.name} gives {offsets} offsets from {first} to {end}, where the archive has none and recovery writes {wanted}"
-        yield DrillFinding(kind="differs", topic=place.topic, partition=place.partition, offset=first, where=path.name, text=text)
+        tally.find("differs", place.topic, place.partition, first, text, path.name)
 
 
 def _window(topic: TopicPlan, partition: PartitionPlan, name: str, compared: Amount) -> ComparedWindow:
@@ -138,7 +152,7 @@ def check_by_broker(equipment: DrillEquipment, plan: RecoveryPlan, scratch: Scra
     if equipment.spare is None:
         tally.add(name, NOTHING, why=equipment.no_spare)
         if equipment.needs_spare:
-            tally.unmet.append(f"{name}: nothing was compared: {equipment.no_spare}")
+            tally.blocked.append(f"{name}: nothing was compared: {equipment.no_spare}")
         return
     began_s = clock.monotonic_s()
     with ExitStack() as stack:
@@ -146,15 +160,19 @@ def check_by_broker(equipment: DrillEquipment, plan: RecoveryPlan, scratch: Scra
             path = stack.enter_context(equipment.spare(scratch, plan))
         except DiskFull:
             raise
+        except VerificationFailed as error:
+            tally.add(name, NOTHING, clock.monotonic_s() - began_s, f"the broker could not be used: {error}")
+            tally.find("differs", "", None, None, f"no broker starts on what was restored: {error}", name)
+            return
         except HeadwaterError as error:
             tally.add(name, NOTHING, clock.monotonic_s() - began_s, f"the broker could not be used: {error}")
-            tally.find("differs", "", None, None, f"no broker could be started and read: {error}", name)
+            tally.blocked.append(f"{name}: no broker could be started: {error}")
             return
         milestones.reached("drill.served")
         for at, window in enumerate(tally.windows):
             topic, partition = place_of(plan, window)
             identity = PartitionId(plan.source_cluster_id, topic.topic_id, partition.partition, topic.topic)
-            tally.findings += _bounds_findings(path, topic, partition, end=False)
+            _check_bounds(path, topic, partition, tally, end=False)
             compared = NOTHING
             for entry in partition.files:
                 compared += _compare_entry(equipment.store, identity, partition, entry, path, tally, lambda _: None)

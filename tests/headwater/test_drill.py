@@ -13,7 +13,8 @@ import pytest
 from headwater.drill import drill_run
 from headwater.drill.drill_report import DrillOutcome, decode_report
 from headwater.drill.report_store import ReportStore
-from headwater_core.errors import DiskFull, Locked, NothingExamined, Partial, UsageError, VerificationFailed
+from headwater.drill_text import report_text
+from headwater_core.errors import DiskFull, Locked, NothingExamined, Partial, StoreGone, UsageError, VerificationFailed
 from tests.e2e.sample_topics import a_sample_log
 from tests.fixtures import KAFKA, expected_cluster
 from tests.headwater.conftest import Stage
@@ -87,7 +88,11 @@ def test_a_cluster_comes_back_with_what_its_snapshot_has(stage: Stage) -> None:
         "ACLs": len(expected["acls"]),
         "quotas": sum(len(each["quotas"]) for each in expected["client_quotas"]),
         "tokens": 0,
+        "settings": 7,
+        "feature levels": len(expected["features"]),
     }
+    assert report.unchecked
+    assert all(each in report_text(report) for each in report.unchecked)
 
 
 def test_a_failure_is_said_kept_and_remembered(stage: Stage, archived: Path) -> None:
@@ -256,3 +261,50 @@ def test_no_room_for_the_report_is_said(stage: Stage, archived: Path, monkeypatc
     assert scratches(stage) == []
     shutil.rmtree(stage.data_dir / "drills" / "last.json")
     assert stage.run("drill", log=archived).code == 0
+
+
+@pytest.mark.parametrize("failure", [ValueError("year 58877 is out of range"), DiskFull("no room")])
+def test_a_text_that_cannot_be_made_takes_neither_report_nor_verdict_away(
+    failure: Exception, stage: Stage, archived: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> str:
+        raise failure
+
+    monkeypatch.setattr("headwater.drill_text.report_text", fail)
+    ran = stage.run("drill", log=archived)
+    assert ran.code == 0, ran.err
+    assert "could not be written as text" in ran.out
+    [kept] = (stage.data_dir / "drills").glob("report-*")
+    assert decode_report(kept.read_bytes(), kept.name).outcome is DrillOutcome.PASSED
+
+
+@pytest.mark.parametrize(
+    ("failure", "code"),
+    [(MemoryError(), 5), (OSError(5, "Input/output error"), 5), (StoreGone("the store is gone"), 5), (PermissionError(13, "x"), 5)],
+)
+def test_trouble_of_the_machine_is_reported_and_no_damage(
+    failure: Exception, code: int, stage: Stage, archived: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise failure
+
+    monkeypatch.setattr("headwater.drill_session.carry_out", fail)
+    ran = stage.run("drill", log=archived)
+    assert ran.code == code, ran.err
+    last = ReportStore(stage.data_dir, 10).last()
+    assert last is not None
+    assert (last.outcome, last.findings) == (DrillOutcome.UNFINISHED, 0)
+    assert scratches(stage) == []
+
+
+def test_a_defect_leaves_a_report(stage: Stage, archived: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise KeyError("ours")
+
+    monkeypatch.setattr("headwater.drill_session.carry_out", fail)
+    with pytest.raises(KeyError):
+        stage.run("drill", log=archived)
+    last = ReportStore(stage.data_dir, 10).last()
+    assert last is not None
+    assert last.error == "KeyError('ours')"
+    assert scratches(stage) == []

@@ -125,7 +125,7 @@ def test_a_clock_that_was_years_ahead_does_not_end_all_drills(tmp_path: Path) ->
 
 def test_without_a_schedule_what_commands_have_left_is_known_all_the_same(tmp_path: Path) -> None:
     stand = Stand(tmp_path, None)
-    stand.reports.add(a_report(1, DrillOutcome.FAILED), "text\n")
+    stand.reports.add(a_report(1, DrillOutcome.FAILED))
     assert stand.after(1000) == 0
     assert stand.schedule.last is not None
     assert stand.schedule.last.outcome is DrillOutcome.FAILED
@@ -212,7 +212,7 @@ def test_an_agent_begins_what_was_missed_and_the_next_start_shows_what_came_of_i
 
 def test_a_process_that_cannot_be_made_is_said_and_the_next_one_runs(tmp_path: Path) -> None:
     stand = Stand(tmp_path)
-    stand.reports.add(a_report(1), "text\n")
+    stand.reports.add(a_report(1))
     stand.error = BlockingIOError(11, "Resource temporarily unavailable")
     with written_events(stand.clock) as written:
         assert stand.after(3) == 0
@@ -228,7 +228,7 @@ def test_a_process_that_cannot_be_made_is_said_and_the_next_one_runs(tmp_path: P
 
 def test_a_drill_that_ends_without_a_report_is_not_hidden_by_the_one_before(tmp_path: Path) -> None:
     stand = Stand(tmp_path)
-    stand.reports.add(a_report(1), "text\n")
+    stand.reports.add(a_report(1))
     stand.after(3)
     stand.end(-9)
     last = stand.reports.last()
@@ -236,7 +236,7 @@ def test_a_drill_that_ends_without_a_report_is_not_hidden_by_the_one_before(tmp_
     assert last.outcome is DrillOutcome.UNFINISHED
     assert "-9" in last.error
     stand.after(24)
-    stand.reports.add(a_report(2, DrillOutcome.FAILED), "text\n")
+    stand.reports.add(a_report(2, DrillOutcome.FAILED))
     stand.end(4)
     last = stand.reports.last()
     assert last is not None

@@ -343,3 +343,27 @@ def test_each_broker_gets_its_own_from_a_copy_of_its_part(tmp_path: Path) -> Non
 def test_no_broker_is_started_on_what_is_to_be_placed(stage: Stage) -> None:
     assert not list(stage.into.rglob(checkpoints.META_PROPERTIES))
     assert not list(stage.into.rglob("bootstrap.checkpoint"))
+
+
+@pytest.mark.parametrize("topic", ["menu", "orders", "refunds"])
+@pytest.mark.parametrize("loss", ["staged", "moved and emptied", "moved and flipped", "moved and of other records"])
+def test_a_partition_is_in_place_only_with_its_records(topic: str, loss: str, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run before was interrupted, and what it had staged is gone, or what it had moved is not what it was."""
+    if loss == "staged":
+        assert killed_at("place.begun", monkeypatch, stage.place)
+        for path in [*stage.into.rglob(f"{topic}-0")]:
+            shutil.rmtree(path)
+    else:
+        assert killed_at("place.moved:4", monkeypatch, stage.place)
+        assert not [*stage.into.rglob(f"{topic}-0")]
+        path = min((stage.log_dir / f"{topic}-0").glob("*.log"))
+        raw = bytearray(path.read_bytes())
+        raw[len(raw) // 2] ^= loss.endswith("flipped")
+        other = a_batch(0, [b"other"] * 4) if topic == "orders" else plain(0, 2)
+        path.write_bytes({"emptied": b"", "flipped": bytes(raw)}.get(loss.split()[-1], other + bytes(max(0, len(raw) - len(other)))))
+        if path.read_bytes() == raw:
+            return  # it holds what it held
+    before = stage.files()
+    with pytest.raises(VerificationFailed, match=f"{topic}-0 is neither in"):
+        stage.place()
+    assert stage.files() == before

@@ -117,9 +117,11 @@ def test_retention_is_for_topics_that_delete(policy: str) -> None:
 
 
 def test_remote_storage_is_set_aside() -> None:
-    [topic] = planned(a_topic(a_head(), cleanup_policy="compact", remote_storage_enable="true", local_retention_ms="5")).topics
+    settings = {"remote_storage_enable": "true", "local_retention_ms": "5", "remote_log_copy_disable": "true"}
+    settings |= {"remote_log_delete_on_disable": "true"}
+    [topic] = planned(a_topic(a_head(), cleanup_policy="compact", **settings)).topics
     assert topic.configs == {"cleanup.policy": "compact"}
-    assert topic.held == {"remote.storage.enable": "true", "local.retention.ms": "5"}
+    assert topic.held == {name.replace("_", "."): value for name, value in settings.items()}
 
 
 def test_what_is_lost_is_left_out_by_name_and_what_was_noticed_is_noted() -> None:

@@ -6,7 +6,10 @@ reads the same in both cases. Their checks and these must agree: tests/headwater
 on damaged bytes.
 """
 
+import os
+import stat
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -61,17 +64,31 @@ _INT64_MAX = 2**63 - 1
 
 def compiled(function: Kernel) -> Kernel:
     """`function` as machine code, compiled when first called. The code is kept in $NUMBA_CACHE_DIR, else in `__pycache__`,
-    else in the user's cache directory; if none of them can be written, each process compiles it again.
+    else in the user's cache directory; if none of them can be written, or others can write there, each process compiles it again.
 
     The kept code is used until this file changes, so a kernel uses no functions or constants of other modules but the
     format's own constants.
     """
     options: dict[str, Any] = {"nogil": True, "_nrt": False}  # without _nrt references to the arrays are not counted: six times as fast
     try:
-        kernel: Kernel = njit(cache=True, **options)(function)
+        cached = njit(cache=True, **options)(function)
     except RuntimeError:  # numba's way to say that no directory will do
-        kernel = njit(**options)(function)
+        cached = None
+    kernel: Kernel = cached if cached is not None and _is_private(Path(cached.stats.cache_path)) else njit(**options)(function)
     return kernel
+
+
+def _is_private(directory: Path) -> bool:
+    """Return whether nobody but this user and root can put files there: numba unpickles what it finds, so it would run their code."""
+    try:
+        path = directory.resolve(strict=True)
+        for number, found in enumerate(part.stat() for part in (path, *path.parents)):
+            is_shared = found.st_mode & 0o022 and (number == 0 or not found.st_mode & stat.S_ISVTX)  # in a sticky one ours stays ours
+            if found.st_uid not in (0, os.geteuid()) or is_shared:
+                return False
+    except OSError:
+        return False
+    return True
 
 
 def _crc_tables() -> Longs:

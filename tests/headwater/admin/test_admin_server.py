@@ -682,3 +682,10 @@ def test_thousands_of_requests_of_strangers_get_typed_answers_and_leave_nothing_
         assert call(address, "/livez").status == 200
     assert objects[1] - objects[0] < 1000, objects
     assert {each["event"] for each in logs} <= {"admin_started"}
+
+
+def test_the_socket_is_closed_to_others_before_its_mode_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    modes: list[int] = []
+    monkeypatch.setattr("headwater.admin.local_socket.os.chmod", lambda path, _: modes.append(os.stat(path).st_mode & 0o077))
+    listen_locally(tmp_path).close()
+    assert modes == [0]

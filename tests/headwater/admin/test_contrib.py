@@ -1,9 +1,14 @@
 """Alerts, their runbook and tests, and the dashboard name what there is."""
 
+import ctypes
 import json
 import re
+import shutil
+import subprocess
+import sys
 from typing import Any
 
+import pytest
 import yaml
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
@@ -110,3 +115,25 @@ def test_panels_lie_in_rows_and_none_on_another() -> None:
     assert len({panel["id"] for panel in dashboard()["panels"]}) == len(dashboard()["panels"])
     rows = [panel["title"] for panel in dashboard()["panels"] if panel["type"] == "row"]
     assert rows == ["Is everything archived?", "The store", "Reading", "Kafka clients", "The agent"]
+
+
+PR_SET_MDWE = 65  # Linux 6.3: what systemd uses for MemoryDenyWriteExecute=yes, which children inherit
+COMPILE = "import numba; assert numba.njit(lambda number: number + 1)(1) == 2"
+
+
+@pytest.mark.parametrize("command", [[sys.executable, "-c", COMPILE], ["java", "-Xmx64m", "-version"]], ids=["numba", "java"])
+def test_what_compiles_runs_under_the_unit(command: list[str]) -> None:
+    """A drill starts a broker (drill.kafka_home), and scans compile."""
+    unit = (ROOT / "contrib" / "systemd" / "headwater.service").read_text("utf-8")
+    settings = dict(line.split("=", 1) for line in unit.splitlines() if re.match(r"\w+=", line))
+    assert settings["Type"] == "notify"
+    if shutil.which(command[0]) is None:
+        pytest.skip(f"no {command[0]} here")
+    is_denied = settings.get("MemoryDenyWriteExecute") == "yes"
+
+    def confine() -> None:
+        if is_denied:
+            ctypes.CDLL(None).prctl(PR_SET_MDWE, 1, 0, 0, 0)
+
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, preexec_fn=confine)
+    assert ran.returncode == 0, ran.stderr

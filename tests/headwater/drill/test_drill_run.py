@@ -19,7 +19,7 @@ from headwater.drill.scratch import Scratch, open_scratch
 from headwater.drill_text import report_text
 from headwater_core import milestones
 from headwater_core.clock import SystemClock
-from headwater_core.errors import DiskFull, HeadwaterError, NothingExamined, TransientError, VerificationFailed
+from headwater_core.errors import DiskFull, HeadwaterError, NothingExamined, TransientError, Unauthorised, VerificationFailed
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId
 from manifests import page_limits
@@ -301,17 +301,45 @@ def by_broker(store: ObjectStore, base: Path, **equipped: Any) -> DrillReport:
 
 def test_a_requested_broker_that_there_is_none_of_is_no_pass(kitchen: MemoryStore, tmp_path: Path) -> None:
     report = by_broker(kitchen, tmp_path, no_spare="there is no Java")
-    assert (report.outcome, report.unmet) == (DrillOutcome.INCOMPLETE, ("kafka: nothing was compared: there is no Java",))
+    assert (report.outcome, report.error) == (DrillOutcome.UNFINISHED, "kafka: nothing was compared: there is no Java")
+    assert report.compared.runs == report.selected.runs
 
 
-def test_a_broker_that_cannot_be_started_is_a_finding_and_a_full_disk_or_store_none(kitchen: MemoryStore, tmp_path: Path) -> None:
+@pytest.mark.parametrize("error", [TransientError("no leader"), Unauthorised("java: Permission denied")])
+def test_a_broker_that_this_machine_cannot_start_is_no_damage(error: HeadwaterError, kitchen: MemoryStore, tmp_path: Path) -> None:
+    def spare(*_: object) -> AbstractContextManager[ReadPath]:
+        raise error
+
+    report = by_broker(kitchen, tmp_path, spare=spare)
+    assert (report.outcome, report.findings) == (DrillOutcome.UNFINISHED, ())
+    assert str(error) in report.error
+    assert report.compared.runs == report.selected.runs  # what was compared without it stands in the report
+
+
+@pytest.mark.parametrize("call", ["bounds", "batches"])
+def test_a_broker_that_does_not_answer_any_more_is_no_damage(call: str, kitchen: MemoryStore, tmp_path: Path) -> None:
+    def silent(*_: object) -> Any:
+        raise TransientError("disconnected")
+
+    @contextmanager
+    def served(scratch: Scratch, plan: recovery.RecoveryPlan) -> Iterator[ReadPath]:
+        with open_directory(scratch.log_dir, scratch.work_dir) as path:
+            setattr(path, call, silent)
+            yield path
+
+    report = by_broker(kitchen, tmp_path, spare=served)
+    assert (report.outcome, report.findings) == (DrillOutcome.UNFINISHED, ())
+    assert "disconnected" in report.error
+
+
+def test_a_broker_that_refuses_what_was_restored_is_a_finding_and_a_full_disk_or_store_none(kitchen: MemoryStore, tmp_path: Path) -> None:
     def broken(error: HeadwaterError) -> Callable[..., AbstractContextManager[ReadPath]]:
         def spare(*_: object) -> AbstractContextManager[ReadPath]:
             raise error
 
         return spare
 
-    report = by_broker(kitchen, tmp_path, spare=broken(TransientError("no leader")))
+    report = by_broker(kitchen, tmp_path, spare=broken(VerificationFailed("exit code 1")))
     assert [(each.kind, each.where) for each in report.findings] == [("differs", "kafka")]
     with pytest.raises(DiskFull):
         by_broker(kitchen, tmp_path, spare=broken(DiskFull("full")))
@@ -331,10 +359,11 @@ def test_a_broker_that_cannot_be_started_is_a_finding_and_a_full_disk_or_store_n
 def test_a_report_has_these_keys(kitchen: MemoryStore, tmp_path: Path) -> None:
     """Programs read them: keys are added, never changed; the format's minor version counts."""
     body = json.loads(encode_report(drill(kitchen, tmp_path)))
-    assert body["format"] == [1, 1]
+    assert body["format"] == [1, 2]
     words = (
         "cluster_id compared compared_partitions digest ended_ms error finding_count findings format headwater host id left_out metadata "
-        "notes outcome partitions paths recovery_id request rpo rto scratch selected share skipped started_ms store topics unmet windows"
+        "notes outcome partitions paths recovery_id request rpo rto scratch selected share skipped started_ms store topics unchecked "
+        "unmet windows"
     )
     assert " ".join(sorted(body)) == " ".join(sorted(words.split()))
     assert " ".join(sorted(body["request"])) == "by cluster live scratch_bytes seed share topics"

@@ -46,3 +46,28 @@ def test_damaged_records_never_lead_outside_an_array(tmp_path: Path) -> None:
     damage = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "tests/headwater/pipeline/scan/test_decoder.py"]
     done = subprocess.run(damage, cwd=ROOT, env=os.environ | settings, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(("mode", "owner", "is_used"), [(0o700, None, True), (0o777, None, False), (0o770, None, False), (0o700, 9, False)])
+def test_a_directory_that_others_can_write_keeps_no_code(mode: int, owner: int | None, is_used: bool, tmp_path: Path) -> None:
+    """Numba unpickles what lies there."""
+    directory = tmp_path / "cache"
+    directory.mkdir()
+    directory.chmod(mode)
+    if owner is not None:
+        if os.geteuid():
+            pytest.skip("only root can give a directory away")
+        os.chown(directory, owner, owner)
+    assert kernels._is_private(directory) is is_used
+    inner = directory / "inner"
+    inner.mkdir(0o700)
+    assert kernels._is_private(inner) is is_used
+    assert not kernels._is_private(tmp_path / "gone")
+
+
+def test_a_kernel_is_compiled_without_a_cache_that_others_can_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    def one(number: int) -> int:
+        return number + 1
+
+    monkeypatch.setattr(kernels, "_is_private", lambda _: False)
+    assert kernels.compiled(one).stats.cache_path is None  # type: ignore[attr-defined]
