@@ -128,7 +128,12 @@ _PER_TOPIC = {  # key: the section that it overrides
 }
 
 
-_BY_COMMAND = ("read_priority", "offload_after", "offload_when_local_exceeds")  # of these; all agents take them up from the bucket
+_BY_COMMAND = (
+    "read_priority",
+    "archive",
+    "offload_after",
+    "offload_when_local_exceeds",
+)  # of these; all agents take them up from the bucket
 _COMMAND = "a command"
 
 

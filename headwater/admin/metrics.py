@@ -51,6 +51,7 @@ STATES = (
     "due",
     "waiting",
     "paused",
+    "excluded",
     "standby",
     "behind",
     "stopped",
