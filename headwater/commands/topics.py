@@ -412,13 +412,13 @@ def set_by_command(config: "Config", topic: str, values: dict[str, str | None], 
         return
     body = {"topic": topic, "values": values, "by": config.node.id}
     try:
-        rows = list(AgentApi(config.node.data_dir).rows("/v1/settings", body, timeout_s=AGENT_S))
+        rows = list(AgentApi.of(config).rows("/v1/settings", body, timeout_s=AGENT_S))
     except NoAgent:
         bucket = open_bucket(config)
         check_belongs(bucket.manifests, url=bucket.store.url, data_dir=config.node.data_dir, to_write=True)
         _check_triggers(config, change, bucket.manifests)
         rows = list(change_rows(change, bucket.manifests.change_settings))
-        tell_late_agent(config.node.data_dir, "/v1/settings", body)
+        tell_late_agent(config, "/v1/settings", body)
     emit(form, CHANGES, rows)
 
 
