@@ -348,7 +348,7 @@ def _selected(bucket: "Bucket", selection: str | None, problems: list[str]) -> "
 @format_option
 @configured
 def set_(config: "Config", topic: str, assignments: tuple[str, ...], topic_id: str | None, dry_run: bool, yes: bool, form: str) -> None:
-    """Change a topic's settings, or which incarnation its name refers to.
+    """Change a topic's settings, or what its name refers to.
 
     KEY=VALUE holds for all agents of the archive, without a restart, and wins over every configuration file; KEY= removes it. TOPIC may
     be a pattern such as 'team-a.*'. A topic's own setting wins over those of patterns, and of patterns the one that was set last.
