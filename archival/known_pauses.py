@@ -36,6 +36,8 @@ class KnownPauses(KnownDocument[PauseList]):
     def applied(self, place: TopicPartition, policy: Policy) -> Policy:
         """What `policy` comes to for `place`. Raises as `now`."""
         known = self.now()
+        if policy.is_excluded:
+            return policy
         if pause := known.of(place):
             return replace(policy, off=paused_reason(pause))
         last = known.last_of(place)

@@ -129,7 +129,8 @@ def status_of(
     progressed: Callable[[], object] = lambda: None,
 ) -> PartitionStatus:
     """state: `archived` (nothing is left to do), `due` (a pass would do something), `waiting` (for a seal, or for time), `paused` (by
-    command), `standby` (another replica archives), `behind` (the archive has followed a newer leader epoch than this log),
+    command), `excluded` (by archive = "off": no lag), `standby` (another replica archives),
+    `behind` (the archive has followed a newer leader epoch than this log),
     `archive-only` (no local log here), `stopped` (`trouble`, or what looking at the log found), and of that `needs replacement` and
     `needs upgrade` by name.
 
@@ -142,7 +143,9 @@ def status_of(
     lag: ArchiveLag | None = None
     state, reason = "archive-only", "no local log here"
     origin = origin or WatermarkOrigin(WatermarkSource.CHECKPOINT, None)
-    if log is not None:
+    if log is not None and policy.is_excluded:
+        state, reason = "excluded", policy.off
+    elif log is not None:
         policy = bounded(policy, log, now_ms)
         try:
             lag = backlog(log, head.next_offset if head else 0, progressed)
@@ -151,7 +154,7 @@ def status_of(
             raise
         except HeadwaterError as error:
             trouble = trouble or str(error)
-    acts = state not in ("archive-only", "standby", "behind")
+    acts = state not in ("archive-only", "excluded", "standby", "behind")
     if acts and not trouble and log and head and (lacking := irreplaceable(log, head)):
         trouble = (
             f"needs replacement: what is archived from {lacking[0].base_offset} to {lacking[-1].last_offset} may lack records that "

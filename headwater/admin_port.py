@@ -26,6 +26,7 @@ from headwater.drill_schedule import STOP_S as DRILL_STOP_S
 from headwater.drill_schedule import DrillSchedule, open_schedule
 from headwater.gateway.gateway_meter import GatewayMeter
 from headwater.gateway.server import CannotListen
+from headwater.overrides import AgentSettings
 from headwater.overview import held_back
 from headwater.session import Session
 from headwater.wiring import load_head
@@ -206,8 +207,9 @@ def open_admin_port(session: Session, logs: Logs, vitals: Vitals) -> Iterator[No
         topics,
         verbs.offload() if fleet is not None else None,
     )
+    conflict = AgentSettings(lambda: live.now).conflict
     try:
-        server = AdminServer(config, app, session.config.node.data_dir)
+        server = AdminServer(config, app, session.config.node.data_dir, conflict)
     except CannotListen as error:
         if "admin.listen" in session.config.origins:
             raise
@@ -216,7 +218,7 @@ def open_admin_port(session: Session, logs: Logs, vitals: Vitals) -> Iterator[No
             reason=str(error),
             consequence="health, metrics and status are on this agent's own socket alone; all else works",
         )
-        server = AdminServer(replace(config, listen=""), app, session.config.node.data_dir)
+        server = AdminServer(replace(config, listen=""), app, session.config.node.data_dir, conflict)
     with server, _remembered(vitals.scrubs), _drilled(vitals.drills), _kept(vitals.board, session):
         for shared in (session.pauses, session.settings):
             shared.expire()

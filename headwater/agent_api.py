@@ -7,12 +7,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
 from headwater import __version__
-from headwater.admin.local_socket import socket_address
+from headwater.admin.local_socket import SETTINGS_HEADER, socket_address
+from headwater.overrides import NO_SETTINGS, stated_settings
 from headwater_core import errors
+
+if TYPE_CHECKING:
+    from headwater.config import Config
 
 LINE_BYTES_MAX = 4 << 20
 LATE_S = 5.0  # for what the bucket has already
@@ -43,8 +47,15 @@ class AgentApi:
     not answer, or is silent for too long. An agent of another version may not know a path: HeadwaterError says so.
     """
 
-    def __init__(self, data_dir: Path) -> None:
+    def __init__(self, data_dir: Path, settings: Mapping[str, str] = NO_SETTINGS) -> None:
+        """settings: what the command states (headwater.overrides); the agent refuses, with UsageError, what contradicts its own"""
         self._data_dir = data_dir
+        self._headers = {SETTINGS_HEADER: json.dumps(settings)} if settings else {}
+
+    @classmethod
+    def of(cls, config: "Config") -> "AgentApi":
+        """Return the API of the agent on the data directory of `config`, for a command that was given `config`."""
+        return cls(config.node.data_dir, stated_settings(config))
 
     def get(self, path: str, query: Mapping[str, Any] | None = None, *, timeout_s: float = SILENCE_S) -> Any:
         """What is answered within `timeout_s` in all, decoded. Of `query` a sequence is several parameters of one name; True and False
@@ -120,7 +131,9 @@ class AgentApi:
         content = None if body is None else json.dumps(body).encode()
         try:
             with suppress(BrokenPipeError):  # it has answered before it had read everything
-                connection.request(method, target, content, {**headers, **({} if content is None else {"Content-Type": JSON})})
+                connection.request(
+                    method, target, content, {**self._headers, **headers, **({} if content is None else {"Content-Type": JSON})}
+                )
             response = connection.getresponse()
             if response.status < 400:
                 return response
@@ -184,12 +197,12 @@ class _LocalSocket(socket.socket):
         return super().recv_into(*arguments)
 
 
-def tell_late_agent(data_dir: Path, path: str, body: Mapping[str, Any]) -> None:
+def tell_late_agent(config: "Config", path: str, body: Mapping[str, Any]) -> None:
     """Repeat a change that was written to the bucket because no agent listened: one that has begun to listen since may have read the bucket
     before. One that begins later reads it after that. Raises nothing: the bucket has the change, and every agent reads it within a minute.
     """
     with suppress(errors.HeadwaterError):
-        for _ in AgentApi(data_dir).rows(path, body, timeout_s=LATE_S, silence_s=LATE_S):
+        for _ in AgentApi.of(config).rows(path, body, timeout_s=LATE_S, silence_s=LATE_S):
             pass
 
 

@@ -25,7 +25,7 @@ VERBS = {  # command: its module and function, its line in the list
     "explain": ("headwater.commands.explain:explain", "Explain why bytes are not archived, or where an offset is read."),
     "pause": ("headwater.commands.pause:pause", "Stop archiving topics until they are resumed."),
     "resume": ("headwater.commands.pause:resume", "Archive paused topics again."),
-    "operations": ("headwater.commands.operations:operations", "List, show or cancel what the agent does on request."),
+    "operations": ("headwater.commands.operations:operations", "List, show or cancel operations requested of the agent."),
     "verify": ("headwater.commands.verify:verify", "Check the archive against its manifests."),
     "recover": ("headwater.commands.recover:recover", "Rebuild a broker's log directory from the bucket."),
     "drill": ("headwater.commands.drill:drill", "Prove that a recovery works: restore a sample, read back, compare."),

@@ -128,8 +128,14 @@ _PER_TOPIC = {  # key: the section that it overrides
 }
 
 
-_BY_COMMAND = ("read_priority", "offload_after", "offload_when_local_exceeds")  # of these; all agents take them up from the bucket
+_BY_COMMAND = (
+    "read_priority",
+    "archive",
+    "offload_after",
+    "offload_when_local_exceeds",
+)  # of these; all agents take them up from the bucket
 _COMMAND = "a command"
+FLAG, DATA_DIRECTORY = "a flag", "the data directory"  # origins of settings
 
 
 class Alias(NamedTuple):
@@ -274,7 +280,7 @@ def load(file: Path | None, environ: Mapping[str, str], flags: Mapping[str, obje
         if key.partition(".")[2] not in _keys(key.partition(".")[0]):
             raise UsageError(f"{each.origin}: unknown key {key!r}{_nearest(key, _all_keys())}")
     if "store.url" not in given:
-        given["store.url"] = Given(f"file://{sections['node'].data_dir.absolute()}/archive", "the data directory")
+        given["store.url"] = Given(f"file://{sections['node'].data_dir.absolute()}/archive", DATA_DIRECTORY)
     rules = tuple(_rule(name, pattern, values) for pattern, values in topics.items())
     config = Config(
         **sections,
@@ -353,6 +359,18 @@ def shown(config: Config) -> Iterable[tuple[str, str, str]]:
             yield f'topics."{rule.pattern}".{key}', value_text(_keys(_PER_TOPIC[key])[key], value), "the file"
 
 
+def setting(config: Config, key: str) -> object:
+    """Return the value of a dotted key; None for one that is not known."""
+    section, _, name = key.partition(".")
+    return getattr(getattr(config, section), _keys(section)[name]) if name in _keys(section) else None
+
+
+def setting_text(config: Config, key: str) -> str:
+    """Return the same as text, equal where the values are; a password is not shown."""
+    section, _, name = key.partition(".")
+    return exact_text(_keys(section)[name], setting(config, key)) if name in _keys(section) else ""
+
+
 class RuleValue(NamedTuple):
     """One setting for the topics whose name matches `pattern`, as text. by, since_ms: who has set it, and when; "" and 0 in a file."""
 
@@ -413,7 +431,7 @@ def _given_in_file(name: str, document: Mapping[str, object]) -> dict[str, Given
 def _given_by_flags(flags: Mapping[str, object]) -> dict[str, Given]:
     given: dict[str, Given] = {}
     for key, value in flags.items():
-        _take(given, key, Given(value, "a flag"))
+        _take(given, key, Given(value, FLAG))
     return given
 
 

@@ -33,8 +33,7 @@ class KnownSettings(KnownDocument[SettingList]):
             in_use=lambda found: live.is_asked or any(each.key != "read_priority" for each in found.settings),
         )
         self._live, self._data_dir = live, data_dir
-        if (kept := _kept(data_dir)) is not None:
-            live.take_commands(kept)
+        live.take_commands(kept_settings(data_dir))
 
     def _take(self, before: SettingList | None, found: SettingList) -> bool:
         self._live.is_asked = False
@@ -55,15 +54,16 @@ def with_commands(config: Config, repository: ManifestRepository) -> Config:
         pass
     except HeadwaterError as error:
         _report_unread(error)
-    return config.with_commands(_kept(config.node.data_dir) or SettingList())
+    return config.with_commands(kept_settings(config.node.data_dir))
 
 
-def _kept(data_dir: Path) -> SettingList | None:
+def kept_settings(data_dir: Path) -> SettingList:
+    """Return what was set by command as an agent on `data_dir` last knew it; nothing where no agent did."""
     path = data_dir / COPY
     try:
         return decode_settings(path.read_bytes(), str(path))
     except (OSError, CorruptData, UnsupportedFormat):
-        return None
+        return SettingList()
 
 
 def _keep(settings: SettingList, data_dir: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from headwater.command_operation import INTERRUPTED, begin_operation
+from headwater.overrides import NO_SETTINGS
 from headwater_core.errors import HeadwaterError, NotFound
 
 EVERY_S = 3.0  # between two reports; the agent takes a command for lost after a minute
@@ -34,11 +35,12 @@ class OperationReport:
         arguments: Mapping[str, Any],
         total_bytes: int | None,
         *,
+        settings: Mapping[str, str] = NO_SETTINGS,
         interrupt: Callable[[], object] = lambda: os.kill(os.getpid(), signal.SIGINT),
         every_s: float = EVERY_S,
     ) -> None:
         self.results: dict[str, Any] = {}
-        self._data_dir, self._interrupt, self._every_s = data_dir, interrupt, every_s
+        self._data_dir, self._settings, self._interrupt, self._every_s = data_dir, settings, interrupt, every_s
         self._id = begin_operation()
         self._begin = {"id": self._id, "verb": verb, "arguments": shortened(arguments), "pid": os.getpid()}
         self._done, self._total = 0, total_bytes
@@ -93,7 +95,7 @@ class OperationReport:
     def _tell(self, is_last: bool) -> None:
         from headwater.agent_api import AgentApi
 
-        api, path = AgentApi(self._data_dir), f"/v1/operations/{self._id}"
+        api, path = AgentApi(self._data_dir, self._settings), f"/v1/operations/{self._id}"
         if not self._is_begun:
             api.post("/v1/operations", self._begin, timeout_s=ANSWER_S)
             self._is_begun = True
@@ -130,9 +132,11 @@ def _shortened(text: str) -> str:
 
 
 @contextmanager
-def reported(data_dir: Path, verb: str, arguments: Mapping[str, Any], total_bytes: int | None = None) -> Iterator[OperationReport]:
-    """The block is the operation; what it raises is how it ends."""
-    report = OperationReport(data_dir, verb, arguments, total_bytes)
+def reported(
+    data_dir: Path, verb: str, arguments: Mapping[str, Any], total_bytes: int | None = None, settings: Mapping[str, str] = NO_SETTINGS
+) -> Iterator[OperationReport]:
+    """The block is the operation; what it raises is how it ends. settings: see AgentApi; to an agent with others nothing is reported"""
+    report = OperationReport(data_dir, verb, arguments, total_bytes, settings=settings)
     try:
         yield report
     except BaseException as error:

@@ -15,7 +15,7 @@ from headwater_core.clock import time_text
 from headwater_core.errors import NothingExamined, Partial, VerificationFailed
 
 TROUBLE = ("stopped", "needs replacement", "needs upgrade", "behind", "unknown")  # nothing is archived, or that is unknown
-UNMEASURED = ("archive-only", "recovered")  # there is no local log that a broker writes, so there is no lag
+UNMEASURED = ("archive-only", "excluded", "recovered")  # nothing of it is to be archived from here, so there is no lag
 UNKNOWN = "unknown"
 _NAMED_MAX = 5  # partitions that a message names
 
@@ -118,7 +118,7 @@ def check_lag(rows: Sequence[Row], lag_max_s: float) -> None:
     local log that a broker writes."""
     measured = list(filter(_is_measured, worst_first(rows)))
     if not measured:
-        raise NothingExamined("no partition has a local log that a broker writes: there is no lag to measure")
+        raise NothingExamined("no partition is to be archived from a local log that a broker writes: there is no lag to measure")
     late = [row for row in measured if row["state"] in TROUBLE or row["lag_s"] is None or row["lag_s"] > lag_max_s]
     if late:
         named = [f"{_name(row)} ({row['state']}, lag {_lag_time([row])})" for row in late[:_NAMED_MAX]]

@@ -354,7 +354,7 @@ def rows_of_the_holder(
             yield from rows(session)
     except Locked:
         try:
-            yield from AgentApi(config.node.data_dir).rows(path, body, operation_id=operation_id)
+            yield from AgentApi.of(config).rows(path, body, operation_id=operation_id)
         except NoAgent:
             pass
         else:

@@ -13,7 +13,7 @@ from headwater.config import Config
 from headwater.options import parse_selection
 from headwater.overview import missing_topics
 from headwater.units import duration_text
-from headwater_core.errors import HeadwaterError, TransientError
+from headwater_core.errors import HeadwaterError, TransientError, UsageError
 
 WAIT_S = 3.0  # for the agent's looks at what was done just before
 AGENT_S = 5.0  # for each of its pages: of a hundred thousand partitions there are fifty
@@ -39,7 +39,9 @@ class StatusAnswer(NamedTuple):
 def find_status(config: Config, selection: str | None) -> StatusAnswer:
     """Raises what a survey raises where nothing is known."""
     try:
-        return _of_agent(AgentApi(config.node.data_dir), selection)
+        return _of_agent(AgentApi.of(config), selection)
+    except UsageError:
+        raise
     except HeadwaterError as error:  # no agent, another user's, one that hangs, or of another version
         return _of_survey(config, selection, str(error))
 

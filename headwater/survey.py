@@ -21,6 +21,7 @@ from archival.plan.role import Acting, archiving_role
 from archival.plan.stream_plan import OpenStream
 from archival.watermark import WatermarkOrigin, WatermarkSource
 from headwater.config import Config
+from headwater.known_settings import kept_settings
 from headwater.options import parse_selection
 from headwater.output import say
 from headwater.overview import missing_topics
@@ -44,7 +45,6 @@ from headwater_core.threads import DaemonThreads
 from hydration.cache.cache_directory import folder
 from manifests.head import Head
 from manifests.repository import ManifestRepository
-from manifests.setting_list import SettingList
 from manifests.topic_survey import UnreadableTopic
 from recovery import awaits_broker
 
@@ -256,12 +256,16 @@ def _without_bucket(
     why = f"the bucket does not answer: {error}"
     if head is not None:
         return replace(found, reason=f"{found.reason}; {why}")
-    found = replace(found, lag_bytes=None, lag_s=None, state="unknown", reason=why, known_age_s=None)
+    is_excluded = found.state == "excluded"
+    if is_excluded:
+        found = replace(found, reason=f"{found.reason}; {why}", known_age_s=None)
+    else:
+        found = replace(found, lag_bytes=None, lag_s=None, state="unknown", reason=why, known_age_s=None)
     if offsets is None:
         return found
     start, last = offsets
     try:
-        lag = backlog(log, last + 1) if log else None
+        lag = backlog(log, last + 1) if log and not is_excluded else None
     except HeadwaterError:  # of the local log
         lag = None
     return replace(
@@ -280,7 +284,7 @@ class _BucketAnswers:
     heads       of those that were loaded; None: the bucket has no head
     damage      why a head cannot be used
     lost        the documents of topics that cannot be read
-    settings    what was set by command; nothing while it is not known
+    settings    what was set by command; while the bucket does not say it: as an agent here knew it last
     error       why the bucket did not answer; then the other fields may be incomplete
 
     Raises WrongStore and StoreGone when it is not the store of the data directory.
@@ -300,7 +304,7 @@ class _BucketAnswers:
         self.damage: dict[PartitionId, str] = {}
         self.lost: list[UnreadableTopic] = []
         self.error: HeadwaterError | None = None
-        self.settings = SettingList()
+        self.settings = kept_settings(data_dir)
         self._pauses = pauses
         if bucket is None:
             self.heads = dict.fromkeys(local)

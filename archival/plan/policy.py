@@ -9,6 +9,7 @@ from headwater_core.layouts.chunks import Variant
 from headwater_core.layouts.chunks.chunk_handle import CommitLimits
 
 PAUSED = "paused "  # how the reason of a pause begins
+EXCLUDED = f"archive = {ArchiveMode.OFF.value}"
 
 MERGE_SPAN_MS = 7 * DAY_S * 1000  # retention counts an entry by its newest record; fifty objects a year are few
 
@@ -108,6 +109,11 @@ class Policy:
     def is_paused(self) -> bool:
         """Rather than switched off by a setting."""
         return self.off.startswith(PAUSED)
+
+    @property
+    def is_excluded(self) -> bool:
+        """Is nothing of it ever archived, by a setting? Then there is no lag."""
+        return self.off == EXCLUDED
 
     @property
     def tail_wait_ms(self) -> int | None:

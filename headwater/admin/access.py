@@ -7,11 +7,13 @@ from collections.abc import Callable, Collection, Mapping
 from ipaddress import ip_address
 from typing import NamedTuple
 
+import msgspec
 import structlog
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from headwater.admin.local_socket import SETTINGS_HEADER
 from headwater.admin.problem import ProblemCode, problem_response
 
 BODY_BYTES_MAX = 64 << 10
@@ -24,6 +26,10 @@ _HEADERS = (  # no answer is for a browser to keep, to guess at, or to show insi
     (b"x-content-type-options", b"nosniff"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
 )
+
+_SETTINGS = SETTINGS_HEADER.lower().encode("ascii")
+
+Conflict = Callable[[Mapping[str, str]], str]
 
 log = structlog.get_logger()
 
@@ -89,11 +95,25 @@ class Access(ABC):
 
 
 class LocalAccess(Access):
-    """Over the socket in the data directory: who can open that may do everything."""
+    """Over the socket in the data directory: who can open that may do everything.
+
+    conflict  why the agent can't work with these settings, which a command states; "" when it can
+    """
+
+    def __init__(self, app: ASGIApp, conflict: Conflict = lambda _: "") -> None:
+        super().__init__(app)
+        self._conflict = conflict
 
     def _stranger(self, scope: Scope, headers: Mapping[bytes, bytes]) -> Response | None:
         scope["headwater.trusted"] = scope["headwater.local"] = True
-        return None
+        stated = headers.get(_SETTINGS)
+        if stated is None:
+            return None
+        try:
+            reason = self._conflict(msgspec.json.decode(stated, type=dict[str, str]))
+        except msgspec.MsgspecError:
+            reason = f"{SETTINGS_HEADER} is not JSON with a text for each key"
+        return problem_response(ProblemCode.BAD_REQUEST, reason) if reason else None
 
 
 class PortAccess(Access):
@@ -146,7 +166,7 @@ def _single(headers: Collection[tuple[bytes, bytes]]) -> dict[bytes, bytes] | No
     """The headers that decide here; None when one of them is there twice: another reader might take the other one."""
     found: dict[bytes, bytes] = {}
     for name, value in headers:
-        if name in (b"host", b"authorization", b"content-length", b"content-type", b"transfer-encoding"):
+        if name in (b"host", b"authorization", b"content-length", b"content-type", b"transfer-encoding", _SETTINGS):
             if name in found:
                 return None
             found[name] = value

@@ -19,7 +19,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.server import ServerState
 
-from headwater.admin.access import Access, LocalAccess, PortAccess
+from headwater.admin.access import Access, Conflict, LocalAccess, PortAccess
 from headwater.admin.admin_connection import HEAD_BYTES_MAX, IDLE_S, AdminConnection
 from headwater.admin.config import AdminConfig
 from headwater.admin.credentials import RELOAD_S, Credentials
@@ -38,12 +38,12 @@ log = structlog.get_logger()
 
 
 class AdminServer:
-    """Serves `app` from `with` on. The caller holds the lock of `data_dir`.
+    """Serves `app` from `with` on. The caller holds the lock of `data_dir`. conflict: see LocalAccess
 
     Raises CannotListen when another process has the port, and UsageError for a token or a certificate that cannot be used.
     """
 
-    def __init__(self, config: AdminConfig, app: ASGIApp, data_dir: Path) -> None:
+    def __init__(self, config: AdminConfig, app: ASGIApp, data_dir: Path, conflict: Conflict = lambda _: "") -> None:
         self._credentials = Credentials(config)
         self._data_dir = data_dir
         self._port: _Entrance | None = None
@@ -51,7 +51,9 @@ class AdminServer:
             access = PortAccess(app, tokens=lambda: self._credentials.tokens, hosts=config.hosts)
             self._port = _Entrance(listen(config.listen, "admin"), access, CONNECTIONS_MAX, lambda: self._credentials.tls, hurries=True)
         try:
-            self._local = _Entrance(listen_locally(data_dir), LocalAccess(app), LOCAL_CONNECTIONS_MAX, lambda: None, hurries=False)
+            self._local = _Entrance(
+                listen_locally(data_dir), LocalAccess(app, conflict), LOCAL_CONNECTIONS_MAX, lambda: None, hurries=False
+            )
         except BaseException:
             if self._port is not None:
                 self._port.listener.close()

@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 NAME = "agent.sock"
+SETTINGS_HEADER = "Headwater-Settings"  # of a command's request: what it states, JSON, a text by key
 BACKLOG = 128
 
 

@@ -51,6 +51,7 @@ STATES = (
     "due",
     "waiting",
     "paused",
+    "excluded",
     "standby",
     "behind",
     "stopped",
@@ -201,7 +202,7 @@ class AgentCollector(Collector):
             yield _gauge(
                 "headwater_last_commit_timestamp_seconds", "When this process last committed a manifest.", board.last_commit_ms / 1000
             )
-        yield CounterMetricFamily("headwater_defects", "Exceptions that nothing foresees.", self._sources.defects())
+        yield CounterMetricFamily("headwater_defects", "Number of unexpected exceptions.", self._sources.defects())
         if (load := self._sources.load()) is not None:
             yield _gauge("headwater_uploads_in_flight", "Partitions of which something is archived or merged right now.", load.in_flight)
             yield _gauge("headwater_uploads_waiting", "Partitions that wait for their turn, or for another try.", load.waiting)

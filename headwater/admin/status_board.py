@@ -41,7 +41,7 @@ WORK_SHARE = 0.1  # of the time, so that ten thousand partitions that change at 
 AWAITED_SHARE = 0.5  # while somebody waits for a look
 JOIN_S = 10.0  # between two looks at what is archived and not here
 READ_AGAIN_S = 600.0  # a head that another agent changes, for its size alone
-UNMEASURED = ("standby", "recovered", "archive-only")  # another agent archives it, or no broker writes it: there is no lag of ours
+UNMEASURED = ("standby", "excluded", "recovered", "archive-only")  # another agent archives it, nobody does, or no broker writes it
 ARCHIVE_ONLY = "archive-only"
 
 _NOT_YET = "not looked at yet"
@@ -380,7 +380,7 @@ class StatusBoard:
     def _is_unsized(self, partition: PartitionId, state: str, old_s: float) -> bool:
         size, known = self._sizes.get(partition), self._sources.offsets(partition)
         if size is None:
-            return known is not None or state in (ARCHIVE_ONLY, "standby")
+            return known is not None or state in (ARCHIVE_ONLY, "standby", "excluded")
         if not size.is_known and not size.trouble and known != size.denied:
             return True  # its first commit
         is_replaced = known is not None and known.conflicts(size.extent.version, size.commit_id)  # which of the two, the bucket knows
@@ -574,14 +574,16 @@ class StatusBoard:
         acting = archiving_role(log)
         if offsets is None:
             state, reason = "unknown", passing or _NOT_YET
-            if isinstance(acting, Standby):
-                state, reason = "standby", acting.reason
-            elif trouble:
+            if trouble and not isinstance(acting, Standby):
                 state, reason = stopped_by(trouble), trouble
+            elif policy.is_excluded:
+                state, reason = "excluded", policy.off
+            elif isinstance(acting, Standby):
+                state, reason = "standby", acting.reason
             elif policy.off:
                 state, reason = "paused" if policy.is_paused else "waiting", policy.off
             return BoardEntry(replace(status, state=state, reason=reason), at_s, at_s)
-        lag = backlog(log, offsets.last_offset + 1, progressed)
+        lag = backlog(log, offsets.last_offset + 1, progressed) if not policy.is_excluded else None
         before, size = self._entries.get(place), self._sizes.get(log.partition)
         last_offset = offsets.last_offset if offsets.last_offset >= 0 else None
         is_as_before = (
@@ -592,10 +594,12 @@ class StatusBoard:
         verdict = before.verdict if before is not None and is_as_before else None
         if verdict is not None and verdict.role != acting:
             verdict = None
-        if isinstance(acting, Standby):
-            state, reason = "standby", acting.reason
-        elif trouble:
+        if trouble and not isinstance(acting, Standby):
             state, reason = stopped_by(trouble), trouble
+        elif policy.is_excluded:
+            state, reason = "excluded", policy.off
+        elif isinstance(acting, Standby):
+            state, reason = "standby", acting.reason
         elif verdict is not None:
             state, reason = verdict.state, verdict.reason
         elif policy.is_paused:

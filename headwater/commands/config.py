@@ -95,11 +95,14 @@ def reload(config: "Config", form: str) -> None:
     """
     from headwater.agent_api import AgentApi, NoAgent
     from headwater.command_operation import begin_operation
+    from headwater.overrides import stated_settings
     from headwater_core.errors import NotFound
 
     columns = (Column("key", "setting"), Column("effect", "effect"))
     try:
-        (done,) = AgentApi(config.node.data_dir).rows("/v1/reload", operation_id=begin_operation(), timeout_s=_RELOAD_S)
+        (done,) = AgentApi(config.node.data_dir, stated_settings(config, of_file=False)).rows(
+            "/v1/reload", operation_id=begin_operation(), timeout_s=_RELOAD_S
+        )
     except NoAgent as error:
         raise NotFound(str(error)) from error
     rows = [{"key": key, "effect": "changed"} for key in done["changed"]]

@@ -91,7 +91,7 @@ def _ask(config: "Config", place: TopicPartition, offset: int | None) -> Iterato
     question = {"selection": str(place), "offset": offset}
     begun = False
     try:
-        for row in AgentApi(config.node.data_dir).rows("/v1/explain", question, timeout_s=AGENT_S):
+        for row in AgentApi.of(config).rows("/v1/explain", question, timeout_s=AGENT_S):
             begun = True
             yield row
         return

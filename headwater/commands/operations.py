@@ -148,7 +148,7 @@ def _answered(config: "Config", ask: "Callable[[AgentApi], Any]") -> Any:
     from headwater_core.errors import NotFound
 
     try:
-        return ask(AgentApi(config.node.data_dir))
+        return ask(AgentApi.of(config))
     except NoAgent as error:
         raise NotFound(str(error)) from error
 

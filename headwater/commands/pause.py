@@ -74,12 +74,12 @@ def _do(config: "Config", request: dict[str, Any], dry_run: bool, form: str, *, 
             rows = list(pause_rows(decide(open_bucket(config).manifests.load_pauses())))
         else:
             operation_id = begin_operation()
-            rows = list(AgentApi(config.node.data_dir).rows(path, request, operation_id=operation_id, timeout_s=AGENT_S))
+            rows = list(AgentApi.of(config).rows(path, request, operation_id=operation_id, timeout_s=AGENT_S))
     except NoAgent:
         bucket = open_bucket(config)
         check_belongs(bucket.manifests, url=bucket.store.url, data_dir=config.node.data_dir, to_write=True)
         rows = list(pause_rows(bucket.manifests.change_pauses(decide)))
-        tell_late_agent(config.node.data_dir, path, request)
+        tell_late_agent(config, path, request)
     emit(form, COLUMNS, rows if form != "table" else [row | {"since": time_text(row["since_ms"])} for row in rows])
     if not rows:
         say("nothing is paused")

@@ -60,6 +60,7 @@ def scrub(
       10  nothing to examine
     """
     from headwater.operation_report import reported
+    from headwater.overrides import store_overrides
     from headwater.pipeline.scrub.scrub_state import ScrubState
     from headwater.pipeline.scrub.scrubber import Sample, Scrubber, ScrubScope
     from headwater.wiring import open_bucket
@@ -81,7 +82,9 @@ def scrub(
             summarise({"store": store.url, "due": len(due), "due_bytes": due_bytes, "skipped": work.report.skipped})
         say(f"would examine {len(due)} objects, {size_text(due_bytes)}, of {work.report.partitions} partitions")
         return
-    with reported(config.node.data_dir, "scrub", {"selection": selection, "sample": sample}, work.size_bytes) as operation:
+    with reported(
+        config.node.data_dir, "scrub", {"selection": selection, "sample": sample}, work.size_bytes, store_overrides(config)
+    ) as operation:
         with (
             progress("scrubbing", work.size_bytes) as shown,
             placing.runner(config, store, "scrub", work.size_bytes) as runner,

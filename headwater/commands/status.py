@@ -80,7 +80,7 @@ def status(
        3  some topics in the bucket are damaged
        4  with --max-lag: a partition lags more, is stopped, or its lag is unknown
        5  the bucket did not answer (the agent: for more than 5 s)
-      10  with --max-lag: no partition has a local log that a broker writes
+      10  with --max-lag: no partition here is to be archived
     """
     lag_max_s = None if max_lag is None else parse_duration(max_lag)
     number = parse_selection(selection)[1] if selection else None

@@ -169,8 +169,8 @@ def show(config: "Config", topic: str, form: str) -> None:
     A pattern such as 'team-a.*' gives a row for each setting, by command or in [topics] of the configuration file, of the names and
     patterns that it matches; '*' all of them. So does a topic that is not archived, with the settings that hold for it.
 
-    read priority says which copy readers get first, and set by where that was set. JSON also has the triggers, offload_after and
-    offload_when_local_exceeds. archive end is the offset after the last archived one.
+    read priority says which copy readers get first, and set by where that was set. JSON also has archive and the triggers,
+    offload_after and offload_when_local_exceeds. archive end is the offset after the last archived one.
     superseded counts objects that newer ones have replaced. fence is the
     number of the latest claim on the partition, and writer the agent that holds it.
 
@@ -216,6 +216,8 @@ def show(config: "Config", topic: str, form: str) -> None:
     settings = {
         "read_priority": config.hydration_for(topic).read_priority.value,
         "read_priority_origin": config.origin_for(topic, "read_priority"),
+        "archive": archival.archive.value,
+        "archive_origin": config.origin_for(topic, "archive"),
         "offload_after_s": archival.offload_after_s,
         "offload_after_origin": config.origin_for(topic, "offload_after"),
         "offload_when_local_exceeds": archival.offload_when_local_exceeds,
@@ -346,7 +348,7 @@ def _selected(bucket: "Bucket", selection: str | None, problems: list[str]) -> "
 @format_option
 @configured
 def set_(config: "Config", topic: str, assignments: tuple[str, ...], topic_id: str | None, dry_run: bool, yes: bool, form: str) -> None:
-    """Set what holds for a topic, or what its name means.
+    """Change a topic's settings, or what its name refers to.
 
     KEY=VALUE holds for all agents of the archive, without a restart, and wins over every configuration file; KEY= removes it. TOPIC may
     be a pattern such as 'team-a.*'. A topic's own setting wins over those of patterns, and of patterns the one that was set last.
@@ -355,10 +357,11 @@ def set_(config: "Config", topic: str, assignments: tuple[str, ...], topic_id: s
     Keys:
       read_priority  which copy readers get: local-first, local-only,
                      offloaded-first, offloaded-only
+      archive        auto, manual, or off: nothing is archived, and there
+                     is no lag
       offload_after  a sealed segment waits so long before it is archived
       offload_when_local_exceeds
-                     it waits until more than so many bytes lie in its
-                     log from its begin on
+                     or until the local log exceeds this size
 
     With --incarnation, readers, exports and recoveries that use the name get the chosen incarnation from then on. Nothing is deleted. The
     choice stays until the cluster creates the topic again.
@@ -368,6 +371,7 @@ def set_(config: "Config", topic: str, assignments: tuple[str, ...], topic_id: s
       headwater topics set orders.placed read_priority=offloaded-first
       headwater topics set 'orders.*' read_priority= --dry-run
       headwater topics set 'orders.*' offload_after=6h
+      headwater topics set 'debug.*' archive=off
       headwater topics set photos --incarnation IM3fuUQPS0Gn8Gxkq3Kigw --dry-run
     """
     from headwater.setting_change import parse_assignments
@@ -408,13 +412,13 @@ def set_by_command(config: "Config", topic: str, values: dict[str, str | None], 
         return
     body = {"topic": topic, "values": values, "by": config.node.id}
     try:
-        rows = list(AgentApi(config.node.data_dir).rows("/v1/settings", body, timeout_s=AGENT_S))
+        rows = list(AgentApi.of(config).rows("/v1/settings", body, timeout_s=AGENT_S))
     except NoAgent:
         bucket = open_bucket(config)
         check_belongs(bucket.manifests, url=bucket.store.url, data_dir=config.node.data_dir, to_write=True)
         _check_triggers(config, change, bucket.manifests)
         rows = list(change_rows(change, bucket.manifests.change_settings))
-        tell_late_agent(config.node.data_dir, "/v1/settings", body)
+        tell_late_agent(config, "/v1/settings", body)
     emit(form, CHANGES, rows)
 
 

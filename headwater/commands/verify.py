@@ -46,6 +46,7 @@ def verify(config: "Config", selection: str | None, data: bool, form: str) -> No
       10  nothing to examine
     """
     from headwater.operation_report import reported
+    from headwater.overrides import store_overrides
     from headwater.pipeline.runner import Threads
     from headwater.pipeline.scrub.scrubber import Scrubber, ScrubScope
     from headwater.wiring import open_bucket
@@ -54,7 +55,9 @@ def verify(config: "Config", selection: str | None, data: bool, form: str) -> No
     store = open_bucket(config).store
     topic, number = parse_selection(selection) if selection else (None, None)
     scrub = Scrubber(store, ScrubScope(topic=topic, partition=number, data=data), SystemClock())
-    with reported(config.node.data_dir, "verify", {"selection": selection, "data": data}, scrub.size_bytes) as operation:
+    with reported(
+        config.node.data_dir, "verify", {"selection": selection, "data": data}, scrub.size_bytes, store_overrides(config)
+    ) as operation:
         with progress("verifying", scrub.size_bytes) as shown:
             report = scrub.run(Threads(store, VERIFIERS), operation.beside(shown.advance))
         operation.results = report.sums()

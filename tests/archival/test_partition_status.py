@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from archival import partition_status
+from archival.config import ArchivalConfig, ArchiveMode
 from archival.partition_status import ArchiveLag, PartitionStatus, status_of
 from archival.plan.cleaner import overtaken
 from archival.plan.policy import Policy
@@ -74,6 +75,16 @@ def test_states(log: LocalLog | None, head: Head | None, trouble: str, state: st
     found = state_of(log, head, trouble)
     assert found.state == state
     assert found.reason
+
+
+@pytest.mark.parametrize("log", [LOG, replace(LOG, leadership=FOLLOWER)])
+def test_what_is_excluded_has_no_lag(log: LocalLog) -> None:
+    policy = Policy.of(ArchivalConfig(archive=ArchiveMode.OFF))
+    for head in (None, HEAD):
+        found = status_of(PARTITION, log, head, policy=policy, tail_age_ms=0, now_ms=0)
+        assert (found.state, found.reason, found.lag_bytes, found.lag_s) == ("excluded", "archive = off", None, None)
+    manual = Policy.of(ArchivalConfig(archive=ArchiveMode.MANUAL))
+    assert status_of(PARTITION, LOG, None, policy=manual, tail_age_ms=0, now_ms=0).state == "waiting"
 
 
 def test_an_empty_log_has_an_end_even_so() -> None:

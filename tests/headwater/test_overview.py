@@ -36,6 +36,7 @@ STOPPED = a_row("menu", 2, "stopped", reason="a hole")
 UNKNOWN = a_row("menu", 0, "waiting", None, reason="no checkpoint")
 ELSEWHERE = a_row("old", 0, "archive-only", None)
 RECOVERED = a_row("back", 0, "recovered", 2.0)
+EXCLUDED = a_row("debug", 0, "excluded", None, reason="archive = off")
 
 
 def names(rows: list[Any]) -> list[str]:
@@ -81,7 +82,7 @@ def test_a_lag_that_nobody_can_tell_is_called_unknown() -> None:
     assert (menu["lag_bytes"], menu["lag_time"], menu["state"]) == ("unknown", "unknown", "stopped")
 
 
-@pytest.mark.parametrize("row", [ELSEWHERE, RECOVERED])
+@pytest.mark.parametrize("row", [ELSEWHERE, RECOVERED, EXCLUDED])
 def test_where_nothing_can_lag_no_lag_is_shown(row: dict[str, Any]) -> None:
     [topic] = topic_rows([row])
     assert (topic["lag_bytes"], topic["lag_time"], topic["worst"], topic["current"]) == ("", "", None, None)
@@ -116,6 +117,7 @@ def test_one_line_sums_up() -> None:
     assert summary([CURRENT]) == "1 partition, 1 current"
     assert summary([CURRENT, DUE, WAITING]) == "3 partitions, 1 current, 1 waiting, 1 due, worst lag 44.0 s (orders:3)"
     assert summary([CURRENT, UNKNOWN, STOPPED]) == "3 partitions, 1 current, 1 stopped, 1 waiting, lag unknown of 1"
+    assert summary([CURRENT, EXCLUDED]) == "2 partitions, 1 current, 1 excluded"
     assert summary([RECOVERED, ELSEWHERE]) == "2 partitions, 1 recovered, 1 archive-only"
     held_back = [row | {"store_try_ms": 1_700_000_000_000} for row in (CURRENT, DUE)]
     assert summary(held_back).endswith("worst lag 5.0 s (bills:1), the store does not answer, next try at 2023-11-14T22:13:20Z")
@@ -126,7 +128,7 @@ def test_one_line_sums_up() -> None:
     [
         ([CURRENT], 0.0),
         ([CURRENT, WAITING], 44.0),
-        ([CURRENT, ELSEWHERE, RECOVERED], 0.0),
+        ([CURRENT, ELSEWHERE, RECOVERED, EXCLUDED], 0.0),
         ([a_row(state="standby", lag_s=3.0)], 4.0),
     ],
 )

@@ -117,6 +117,36 @@ def test_under_manual_an_agent_archives_what_a_command_requests_and_no_more(stag
         assert first()["last_offset"] == first()["high_watermark"] - 1
 
 
+def test_an_excluded_topic_has_no_lag_with_an_agent_and_without(stage: Stage) -> None:
+    """Set in the file for one topic, by command for all others, taken back; not even a pause makes it late."""
+    log = stage.log("pantry")
+    stage.bucket.mkdir()
+    (stage.root / "headwater.toml").write_text(f'[topics."{TOPIC}"]\narchive = "off"\n')
+    settings = ("--config", str(stage.root / "headwater.toml"))
+
+    def states(*arguments: str) -> dict[str, str]:
+        ran = stage.run("status", *arguments, "-o", "jsonl", *settings, log=log)
+        assert all(row["lag_s"] is None and row["lag_bytes"] is None for row in ran.rows if row["state"] == "excluded")
+        return {row["topic"]: row["state"] for row in ran.rows}
+
+    alone = states()
+    assert alone[TOPIC] == "excluded" != alone["stock.levels"]
+    assert stage.run("topics", "set", "*", "archive=off", *settings, log=log).code == 0
+    assert set(states().values()) == {"excluded"}
+    assert stage.run("status", "--max-lag", "1s", *settings, log=log).code == 10
+    with running(stage, log, *settings) as agent:
+        agent.wait_for("gateway_started")
+        assert set(states().values()) == {"excluded"}
+        assert stage.run("status", "--max-lag", "1s", *settings, log=log).code == 10
+        paused(stage, "pause", "--all")
+        assert set(states().values()) == {"excluded"}
+        paused(stage, "resume", "--all")
+        assert stage.run("topics", "set", "*", "archive=", *settings, log=log).code == 0
+        agent.wait_for("run_archived")
+        after = states()
+    assert after[TOPIC] == "excluded" != after["stock.levels"]
+
+
 def test_what_to_pause_must_be_said(stage: Stage) -> None:
     for wrong in (["pause"], ["resume"], ["pause", TOPIC, "--all"], ["pause", "no topic"]):
         assert stage.run(*wrong).code == 2, wrong

@@ -11,11 +11,13 @@ import pytest
 from archival import partition_status
 from archival.broker.broker_logs import Watermark
 from archival.broker.broker_release import ReleaseRecord
+from archival.config import ArchivalConfig, ArchiveMode
 from archival.partition_status import KnownHead
 from archival.plan.policy import Policy
 from archival.watermark import WatermarkOrigin, WatermarkSource
 from headwater.admin import status_board
 from headwater.admin.status_board import BoardEntry, BoardSources, StatusBoard
+from headwater.admin.status_page import PageFacts, sum_of
 from headwater_core.control.state import PartitionState
 from headwater_core.errors import CorruptData, HeadwaterError, NeedsReplacement, NotFound, SourceChanged, TransientError
 from headwater_core.partition import PartitionId, TopicPartition
@@ -129,6 +131,24 @@ def test_what_looks_as_it_did_is_not_looked_at_again_and_is_as_young_as_the_list
     stage.board.round()
     assert stage.looks[before:] == []
     assert stage.clock.monotonic_s() == stage.entry().now_s > stage.entry().at_s
+
+
+@pytest.mark.parametrize("archived_to", [0, None])
+def test_what_is_excluded_is_not_measured(stage: Stage, archived_to: int | None) -> None:
+    stage.archived_to = {} if archived_to is None else {ORDERS: archived_to}
+    stage.list_and_look()
+    stage.policy = Policy.of(ArchivalConfig(archive=ArchiveMode.OFF))
+    stage.board.reconsider()
+    stage.board.round()
+    status = stage.entry().status
+    assert (status.state, status.reason, status.lag_bytes, status.lag_s) == ("excluded", "archive = off", None, None)
+    assert {entry.status.state for entry in stage.board.entries()} == {"excluded"}
+    whole = sum_of(stage.board.entries(), PageFacts(), stage.clock.monotonic_s())
+    assert (whole.lag_bytes, whole.lag_s, whole.unknown_lags, whole.worst) == (None, None, 0, None)
+    stage.policy = Policy(tail_after_ms=0)
+    stage.board.reconsider()
+    stage.board.round()
+    assert stage.entry().status.state in ("waiting", "unknown")
 
 
 def test_what_looks_otherwise_is_looked_at_again(stage: Stage) -> None:
