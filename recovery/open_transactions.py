@@ -51,8 +51,8 @@ def open_after(store: ObjectStore, entries: Sequence[Entry], at: int) -> list[Op
     marked = _coordinator_epochs(store, entries, back, unmarked)
     found = []
     for producer_id, first in missing.items():
-        producer_epoch, coordinator_epoch, last_ms = epochs.get(producer_id, (None, -1, -1))
-        found.append(Open(producer_id, first, producer_epoch, marked.get(producer_id, coordinator_epoch), last_ms))
+        epoch, coordinator_epoch, last_ms = epochs.get(producer_id, (None, -1, -1))
+        found.append(Open(producer_id, first, epoch, marked.get(producer_id, coordinator_epoch), last_ms))
     return found
 
 

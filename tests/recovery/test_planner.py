@@ -119,7 +119,7 @@ def test_retention_is_for_topics_that_delete(policy: str) -> None:
 def test_remote_storage_is_set_aside() -> None:
     settings = {"remote_storage_enable": "true", "local_retention_ms": "5", "remote_log_copy_disable": "true"}
     settings |= {"remote_log_delete_on_disable": "true"}
-    [topic] = planned(a_topic(a_head(), cleanup_policy="compact", **settings)).topics
+    [topic] = planned(a_topic(a_head(), cleanup_policy="compact", **settings)).topics  # type: ignore[arg-type]
     assert topic.configs == {"cleanup.policy": "compact"}
     assert topic.held == {name.replace("_", "."): value for name, value in settings.items()}
 
