@@ -17,6 +17,7 @@ ELSEWHERE = {  # reason: {module: the test file to open first}
         "hydration/reader.py": "tests/hydration/test_fixtures.py",
         "hydration/runfile.py": "tests/hydration/test_chunk_cache.py",
         "recovery/coordinators.py": "tests/recovery/test_coordinator_logs.py",
+        "recovery/open_transactions.py": "tests/recovery/test_log_ends.py",
         "headwater/drill/drill_report.py": "tests/headwater/drill/test_report_store.py",
         "headwater/drill/read_path.py": "tests/headwater/drill/test_drill_run.py",
         "headwater/drill/restored_check.py": "tests/headwater/drill/test_drill_run.py",
