@@ -7,16 +7,22 @@ produced next.
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from headwater_core.errors import CorruptData, ForeignOwner, UnsupportedFormat
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.threads import ContextThreads
+from manifests.entry import Entry
+from manifests.repository import ManifestRepository
 from recovery.coordinator_logs import ahead_of_logs, read_commits, read_shares, read_states, with_commits, with_rewritten
 from recovery.coordinators import OFFSETS, TRANSACTIONS, Commitment, States
 from recovery.cut import TornTransaction, cut_of
+from recovery.entry_list import EntryList
 from recovery.initial_metadata import first_producer_id
+from recovery.local_part import readable
 from recovery.log_ends import EndingNotes, LogEnds
 from recovery.recovery_plan import GroupCommit, OffsetAhead, PartitionPlan, Place, RecoveryPlan, TopicPlan
 from recovery.runs import fetched
@@ -24,6 +30,7 @@ from recovery.share_groups import SHARE_GROUPS, below_logs, with_leader_epochs, 
 from recovery.torn_transactions import find_torn, may_be_torn
 
 _READERS = 8
+_ARCHIVED_RUNS = 64  # of a log that stays in the archive: those in which a marker is searched for
 _SHOWN = 20  # of the groups that are ahead; the plan lists them all
 
 
@@ -46,11 +53,31 @@ def with_endings(plan: RecoveryPlan, store: ObjectStore) -> Ended:
             found = _Decision(plan, store, pool, ends)
             if plan.request.options.open_transactions == "keep":
                 return found.ended(())
-            torn = find_torn(store, pool, found.partitions, found.notes.ended, found.commitments)
+            torn = find_torn(store, pool, found.partitions, _ArchivedRuns(plan, store).of, found.notes.ended, found.commitments)
             shorter = {log: end for log, end in torn.ends.items() if end < found.partitions[log].next_offset}
             if plan.request.options.open_transactions != "cut" or not shorter:
                 return found.ended(torn.torn)
             ends |= shorter
+
+
+class _ArchivedRuns:
+    """The runs of logs, with those that stay in the archive."""
+
+    def __init__(self, plan: RecoveryPlan, store: ObjectStore) -> None:
+        self._plan, self._manifests = plan, ManifestRepository(store)
+        self._topics = {topic.topic: topic for topic in plan.topics}
+
+    def of(self, log: Place, partition: PartitionPlan) -> Sequence[Entry]:
+        """Return the runs that come back, or, where others stay below them, the newest of all; what cannot be read is left away."""
+        if partition.left is not None:
+            identity = self._topics[log[0]].archived_id(self._plan.source_cluster_id, partition.partition)
+            try:
+                if (stored := self._manifests.load_of_any_owner(identity)) is not None:
+                    below = islice(reversed(readable(stored.head.entries)), _ARCHIVED_RUNS)
+                    return [entry for entry in below if entry.next_offset <= partition.next_offset][::-1]
+            except (CorruptData, ForeignOwner, UnsupportedFormat):
+                pass
+        return EntryList.of(partition.beneath) + partition.entries
 
 
 class _Decision:
@@ -92,8 +119,12 @@ class _Decision:
 
     @property
     def commitments(self) -> Iterator[Commitment]:
-        """What coordinators had decided to commit, where parts of it may be missing."""
-        return (commitment for states in self._states for commitment in states.commitments)
+        """What coordinators had decided to commit, where parts of it may be missing, and what they had not decided yet."""
+        for states in self._states:
+            yield from states.commitments
+            for transactional_id, state in states.current.items():
+                if state.status == "ongoing":
+                    yield Commitment(transactional_id, state, state.partitions)
 
     def ended(self, torn: Sequence[TornTransaction]) -> Ended:
         """The plan with all that was decided."""

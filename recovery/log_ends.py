@@ -10,6 +10,7 @@ from archival.plan.entries import part_of
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.segments.run_scan import scan_run
 from manifests.entry import Entry
+from recovery.coordinators import TRANSACTIONS
 from recovery.cut import OpenTransactionAtCut, Outcome
 from recovery.entry_list import EntryList
 from recovery.open_transactions import DAMAGE, Open, open_after, open_before
@@ -74,6 +75,8 @@ class LogEnds:
     ) -> None:
         self._store, self._unfinished, self._notes, self._ends = store, unfinished, notes, ends or {}
         self._how = plan.request.options.open_transactions
+        coordinators = [topic for topic in plan.topics if topic.topic == TRANSACTIONS]
+        self._coordinator_epoch = max((partition.leader_epoch for topic in coordinators for partition in topic.partitions), default=0)
 
     def of(self, topic: TopicPlan, partition: PartitionPlan) -> PartitionPlan:
         """`partition` as it ends, whatever was decided before. What cannot be read is noted, and stays open."""
@@ -144,7 +147,8 @@ class LogEnds:
             self._notes.opened(place, ours.values(), "aborted")
             base_offset = partition.next_offset if gap is None else gap.base_offset
             leader_epoch = partition.leader_epoch + 1 if gap is None else _last_epoch(entry)
-            written.append(Written(base_offset=base_offset, leader_epoch=leader_epoch, aborts=tuple(map(_abort_of, ours.values()))))
+            aborts = tuple(_abort_of(transaction, self._coordinator_epoch) for transaction in ours.values())
+            written.append(Written(base_offset=base_offset, leader_epoch=leader_epoch, aborts=aborts))
             which = "where it ends" if is_last else f"before the gap at offset {base_offset}"
             first = min(transaction.first_offset for transaction in ours.values())
             self._notes.add(
@@ -214,14 +218,17 @@ def _of_entries(partition: PartitionPlan, entries: EntryList, end: int) -> Parti
     return replace(partition, entries=entries, next_offset=end)
 
 
-def _abort_of(transaction: Open) -> Abort:
+def _abort_of(transaction: Open, coordinator_epoch: int) -> Abort:
     """The marker that ends `transaction`. Its epoch is above that of the data, as brokers check it for transactions of version 2, and as it
-    does no harm to one of version 1: no producer has the id again (KIP-1228)."""
+    does no harm to one of version 1: no producer has the id again (KIP-1228).
+
+    coordinator_epoch  the highest of any that is known: the producer's last marker may lie in what stays in the archive
+    """
     epoch = PRODUCER_EPOCH_MAX if transaction.producer_epoch is None else transaction.producer_epoch + 1
     return Abort(
         producer_id=transaction.producer_id,
         producer_epoch=min(epoch, PRODUCER_EPOCH_MAX),
-        coordinator_epoch=max(0, transaction.coordinator_epoch),
+        coordinator_epoch=max(coordinator_epoch, transaction.coordinator_epoch),
     )
 
 

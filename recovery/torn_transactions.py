@@ -21,7 +21,6 @@ from headwater_core.threads import ContextThreads
 from manifests.entry import Entry
 from recovery.coordinators import TRANSACTIONS, Commitment
 from recovery.cut import TornTransaction
-from recovery.entry_list import EntryList
 from recovery.open_transactions import DAMAGE, Open, open_before, run_index
 from recovery.recovery_plan import PartitionPlan, Place
 from recovery.runs import fetched
@@ -64,6 +63,13 @@ class _Parts:
     missing: dict[Place, int] = field(default_factory=dict)
 
 
+class _Searched(NamedTuple):
+    """One log. is_emptied: retention has removed everything, so nothing is missing"""
+
+    markers: list[EndMarker]
+    is_emptied: bool
+
+
 MayBeTorn = Callable[[Commitment], bool]
 
 
@@ -82,28 +88,33 @@ def may_be_torn(partitions: Mapping[Place, PartitionPlan], *, shortened: bool = 
 
 
 def _newest(partitions: Mapping[Place, PartitionPlan]) -> Mapping[Place, int]:
-    return {
-        log: max((entry.last_timestamp_ms for entry in plan.files if entry.last_timestamp_ms is not None), default=-1)
-        for log, plan in partitions.items()
-    }
+    def newest_of(plan: PartitionPlan) -> int:
+        if plan.left is not None and plan.newest_ms is not None:
+            return plan.newest_ms  # of what stays in the archive
+        return max((entry.last_timestamp_ms for entry in plan.files if entry.last_timestamp_ms is not None), default=-1)
+
+    return {log: newest_of(plan) for log, plan in partitions.items()}
 
 
 def find_torn(
     store: ObjectStore,
     pool: ContextThreads,
     partitions: Mapping[Place, PartitionPlan],
+    runs_of: Callable[[Place, PartitionPlan], Sequence[Entry]],
     ended: Sequence[tuple[Place, Open]],
     commitments: Iterable[Commitment],
 ) -> TornFound:
     """Return the transactions that come back in part.
 
     partitions   as they are recovered, by topic and partition
+    runs_of      their runs, with the newest of what stays in the archive below them
     ended        what is open there, or was before they were cut
-    commitments  of which may_be_torn is true
+    commitments  of which may_be_torn is true, and transactions that the coordinator had not decided yet
 
     Reads indexes of the logs' last runs, and those runs that have a marker of the producers concerned.
     """
-    suspected = list(filter(may_be_torn(partitions), commitments))
+    check = may_be_torn(partitions)
+    suspected = [commitment for commitment in commitments if not commitment.state.is_committed or check(commitment)]
     since = {transaction.producer_id: transaction.last_ms for _, transaction in ended}
     for commitment in suspected:
         state = commitment.state
@@ -111,10 +122,12 @@ def find_torn(
     if not since:
         return TornFound((), {})
 
-    def search(item: tuple[Place, PartitionPlan]) -> tuple[Place, list[EndMarker]]:
-        return item[0], list(_end_markers(store, item[1], since))
+    def search(item: tuple[Place, PartitionPlan]) -> tuple[Place, _Searched]:
+        runs = runs_of(*item)
+        return item[0], _Searched(list(_end_markers(store, runs, since)), is_emptied=not runs and item[1].next_offset > 0)
 
-    markers = dict(pool.map(search, [item for item in partitions.items() if item[0][0] != TRANSACTIONS]))
+    searched = dict(pool.map(search, [item for item in partitions.items() if item[0][0] != TRANSACTIONS]))
+    markers = {log: each.markers for log, each in searched.items()}
     found: dict[tuple[int, ...], _Parts] = {}
     for log, transaction in ended:
         key = transaction.producer_id, transaction.producer_epoch or 0
@@ -123,7 +136,7 @@ def find_torn(
             parts.committed[other], parts.missing[log] = marker, transaction.first_offset
     newest = _newest(partitions)
     for commitment in suspected:
-        _add_commitment(found, commitment, partitions, newest, markers)
+        _add_commitment(found, commitment, partitions, newest, searched)
     torn = [parts for _, parts in sorted(found.items()) if parts.committed and parts.missing]
     ends: dict[Place, int] = {}
     for parts in torn:
@@ -177,17 +190,17 @@ def _add_commitment(
     commitment: Commitment,
     partitions: Mapping[Place, PartitionPlan],
     newest: Mapping[Place, int],
-    markers: Mapping[Place, Sequence[EndMarker]],
+    searched: Mapping[Place, _Searched],
 ) -> None:
     """Add what the coordinator says: which partitions the transaction has, and that it is committed."""
     state = commitment.state
     added = _Parts(state.marked_id, state.data_epoch, commitment.transactional_id)
-    for log in sorted(commitment.partitions & markers.keys()):
-        marker, plan = _marker_of(commitment, markers[log]), partitions[log]
-        if marker is not None and marker.is_commit:
-            added.committed[log] = marker
-        elif marker is None and not _is_emptied(plan) and newest[log] < state.updated_ms:
-            added.missing[log] = plan.next_offset
+    ends = {log: _marker_of(commitment, searched[log].markers) for log in sorted(commitment.partitions & searched.keys())}
+    added.committed = {log: marker for log, marker in ends.items() if marker is not None and marker.is_commit}
+    decided_ms = max([state.updated_ms, *(marker.timestamp_ms for marker in added.committed.values() if not state.is_committed)])
+    for log, marker in ends.items():
+        if marker is None and not searched[log].is_emptied and newest[log] < decided_ms:
+            added.missing[log] = partitions[log].next_offset
     key = state.marked_id, state.data_epoch
     parts = found.get(key)
     if parts is not None and (state.marker_epoch > state.data_epoch or parts.committed.items() & added.committed.items()):
@@ -211,11 +224,6 @@ def _marker_of(commitment: Commitment, markers: Sequence[EndMarker]) -> EndMarke
     return min(exact or later, key=lambda marker: marker.offset, default=None)
 
 
-def _is_emptied(plan: PartitionPlan) -> bool:
-    """Return whether retention has removed everything, which is not missing."""
-    return not plan.files and plan.next_offset > 0
-
-
 def _torn_of(parts: _Parts) -> TornTransaction:
     committed, missing = sorted(parts.committed), sorted(parts.missing)
     return TornTransaction(
@@ -229,13 +237,12 @@ def _torn_of(parts: _Parts) -> TornTransaction:
     )
 
 
-def _end_markers(store: ObjectStore, partition: PartitionPlan, since: Mapping[int, int]) -> Iterator[EndMarker]:
+def _end_markers(store: ObjectStore, entries: Sequence[Entry], since: Mapping[int, int]) -> Iterator[EndMarker]:
     """Yield markers of the producers in one log, from its end back to where they can be of their transactions. A run that cannot be read
     says nothing: it is left out of the recovery, and its end decided again.
 
     since  the oldest time that matters, by producer id
     """
-    entries = EntryList.of(partition.beneath) + partition.entries
     oldest_ms, lowest_id = min(since.values()) - _SPAN_MS, min(since)
     searched = 0
     for at in reversed(range(len(entries))):

@@ -83,6 +83,15 @@ def test_what_the_coordinator_names_and_is_not_there_is_missing() -> None:
     assert torn(archive, to_offsets={"orders:0": 0}) == []  # none of it comes back
 
 
+@pytest.mark.parametrize(("kind", "expected"), [(COMMIT, [("payer", ("orders:0",), ("menu:0",))]), (ABORT, [])])
+def test_a_coordinator_that_had_not_decided_yet_names_the_partitions(kind: int, expected: list[object]) -> None:
+    archive = Archive()
+    archive.topic("orders", [data(0, 7), marker(1, 7, kind, time_ms=LATER)])
+    archive.topic("menu", [plain(0)])
+    archive.topic("__transaction_state", [state(0, "payer", 7, ONGOING, ("orders", 0), ("menu", 0), times_ms=(BASE_TIME, BASE_TIME))])
+    assert torn(archive) == expected
+
+
 def test_what_was_committed_as_a_whole_is_not_torn() -> None:
     archive = Archive()
     for topic in ("menu", "orders"):
