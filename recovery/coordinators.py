@@ -71,7 +71,8 @@ class Commits:
                 self.current.pop(key, None)  # an older commit must not come back over one that only its broker can read
             return
         if value is None:
-            self.current.pop(key, None)
+            for commits in (self.current, *self.pending.values()):
+                commits.pop(key, None)  # a transaction that is committed later does not bring it back
             return
         into = self.current if transaction_of is None else self.pending.setdefault(transaction_of, {})
         into[key] = Committed(record.offset, record.key or b"", value)

@@ -195,11 +195,12 @@ def _add_commitment(
     """Add what the coordinator says: which partitions the transaction has, and that it is committed."""
     state = commitment.state
     added = _Parts(state.marked_id, state.data_epoch, commitment.transactional_id)
-    ends = {log: _marker_of(commitment, searched[log].markers) for log in sorted(commitment.partitions & searched.keys())}
+    named = commitment.partitions & searched.keys()
+    ends = {log: _marker_of(commitment, searched[log].markers) for log in sorted(named if state.is_committed else searched)}
     added.committed = {log: marker for log, marker in ends.items() if marker is not None and marker.is_commit}
     decided_ms = max([state.updated_ms, *(marker.timestamp_ms for marker in added.committed.values() if not state.is_committed)])
     for log, marker in ends.items():
-        if marker is None and not searched[log].is_emptied and newest[log] < decided_ms:
+        if marker is None and log in named and not searched[log].is_emptied and newest[log] < decided_ms:
             added.missing[log] = partitions[log].next_offset
     key = state.marked_id, state.data_epoch
     parts = found.get(key)

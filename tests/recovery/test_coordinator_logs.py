@@ -89,6 +89,14 @@ def test_what_a_transaction_commits_counts_once_it_is_committed(tmp_path: Path) 
     assert rewritten(archive, tmp_path / "keep", open_transactions="keep") == wanted  # what is open may be committed yet
 
 
+def test_what_is_deleted_while_a_transaction_is_open_does_not_come_back_with_it(tmp_path: Path) -> None:
+    archive = Archive()
+    archive.topic("orders", [plain(0, 5)])
+    deleted = [commit(0, ("gone", "orders", 0, 3), producer=1), commit(1, ("gone", "orders", 0, None)), marker(2, 1)]
+    archive.topic("__consumer_offsets", deleted)
+    assert rewritten(archive, tmp_path / "log") == {}
+
+
 def test_a_group_without_members_is_without_them_since_the_recovery(tmp_path: Path) -> None:
     archive = Archive()
     idle, busy = (group(name, members, since_ms=17) for name, members in (("idle", 0), ("busy", 1)))

@@ -88,8 +88,8 @@ def test_a_coordinator_that_had_not_decided_yet_names_the_partitions(kind: int, 
     archive = Archive()
     archive.topic("orders", [data(0, 7), marker(1, 7, kind, time_ms=LATER)])
     archive.topic("menu", [plain(0)])
-    archive.topic("__transaction_state", [state(0, "payer", 7, ONGOING, ("orders", 0), ("menu", 0), times_ms=(BASE_TIME, BASE_TIME))])
-    assert torn(archive) == expected
+    archive.topic("__transaction_state", [state(0, "payer", 7, ONGOING, ("menu", 0), times_ms=(BASE_TIME, BASE_TIME))])
+    assert torn(archive) == expected  # it had not been told of orders:0 yet
 
 
 def test_what_was_committed_as_a_whole_is_not_torn() -> None:
