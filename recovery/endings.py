@@ -53,7 +53,9 @@ def with_endings(plan: RecoveryPlan, store: ObjectStore) -> Ended:
             found = _Decision(plan, store, pool, ends)
             if plan.request.options.open_transactions == "keep":
                 return found.ended(())
-            torn = find_torn(store, pool, found.partitions, _ArchivedRuns(plan, store).of, found.notes.ended, found.commitments)
+            torn = find_torn(
+                store, pool, found.planned, found.partitions, _ArchivedRuns(plan, store).of, found.notes.ended, found.commitments
+            )
             shorter = {log: end for log, end in torn.ends.items() if end < found.partitions[log].next_offset}
             if plan.request.options.open_transactions != "cut" or not shorter:
                 return found.ended(torn.torn)
@@ -84,6 +86,7 @@ class _Decision:
     """How all logs of a plan end.
 
     ends        of logs that end earlier, because a transaction that is cut off begins there
+    planned     the partitions as they were before
     partitions  as they end, by topic and partition
     """
 
@@ -91,7 +94,7 @@ class _Decision:
         self.notes = notes = EndingNotes()
         options = plan.request.options
         topics = {topic.topic: topic for topic in plan.topics}
-        planned = {(topic.topic, partition.partition): partition for topic in plan.topics for partition in topic.partitions}
+        self.planned = planned = {(topic.topic, partition.partition): partition for topic in plan.topics for partition in topic.partitions}
         suspect = may_be_torn(
             planned, shortened=options.open_transactions == "cut" or options.to_time_ms is not None or bool(options.to_offsets)
         )

@@ -99,6 +99,7 @@ def _newest(partitions: Mapping[Place, PartitionPlan]) -> Mapping[Place, int]:
 def find_torn(
     store: ObjectStore,
     pool: ContextThreads,
+    planned: Mapping[Place, PartitionPlan],
     partitions: Mapping[Place, PartitionPlan],
     runs_of: Callable[[Place, PartitionPlan], Sequence[Entry]],
     ended: Sequence[tuple[Place, Open]],
@@ -106,6 +107,7 @@ def find_torn(
 ) -> TornFound:
     """Return the transactions that come back in part.
 
+    planned      the partitions before they were cut
     partitions   as they are recovered, by topic and partition
     runs_of      their runs, with the newest of what stays in the archive below them
     ended        what is open there, or was before they were cut
@@ -119,6 +121,11 @@ def find_torn(
     for commitment in suspected:
         state = commitment.state
         since[state.marked_id] = min(since.get(state.marked_id, state.started_ms), state.started_ms)
+    shortened = [(log, planned[log], plan.next_offset) for log, plan in partitions.items() if plan.next_offset < planned[log].next_offset]
+    lost = [(log, marker) for log, before, end in shortened for marker in _cut_commits(store, before, end)]
+    for _, marker in lost:
+        oldest_ms = marker.timestamp_ms - _MARKERS_APART_MS
+        since[marker.producer_id] = min(since.get(marker.producer_id, oldest_ms), oldest_ms)
     if not since:
         return TornFound((), {})
 
@@ -134,6 +141,8 @@ def find_torn(
         for other, marker in _commits_of(transaction, log, markers):
             parts = found.setdefault(key, _Parts(*key))
             parts.committed[other], parts.missing[log] = marker, transaction.first_offset
+    for log, marker in lost:
+        _add_cut(found, log, marker, partitions[log].next_offset, markers)
     newest = _newest(partitions)
     for commitment in suspected:
         _add_commitment(found, commitment, partitions, newest, searched)
@@ -183,6 +192,22 @@ def _first_after(transaction: Open, before: EndMarker | None, found: Sequence[En
         if abs(twin.timestamp_ms - before.timestamp_ms) <= _TWINS_APART_MS and twin.data_ms < transaction.last_ms:
             found = found[at + 1 :]
     return next((marker for marker in found if max(marker.data_ms, marker.timestamp_ms) >= transaction.last_ms), None)
+
+
+def _add_cut(
+    found: dict[tuple[int, ...], _Parts], log: Place, lost: EndMarker, end: int, markers: Mapping[Place, Sequence[EndMarker]]
+) -> None:
+    """Add a transaction whose COMMIT was cut away in one log, where the others have it."""
+    is_exact = lost.data_epoch < lost.producer_epoch
+    data_epoch = lost.producer_epoch - is_exact
+    for other, others in markers.items():
+        same = [each for each in others if each[:2] == lost[:2] and each.is_commit and other != log]
+        nearest = min(same, key=lambda marker: abs(marker.timestamp_ms - lost.timestamp_ms), default=None)
+        if nearest is None or (not is_exact and abs(nearest.timestamp_ms - lost.timestamp_ms) > _MARKERS_APART_MS):
+            continue
+        key = (lost.producer_id, data_epoch) if is_exact else (lost.producer_id, data_epoch, nearest.offset)
+        parts = found.setdefault(key, _Parts(lost.producer_id, data_epoch))
+        parts.committed[other], parts.missing[log] = nearest, max(lost.first_offset, end)
 
 
 def _add_commitment(
@@ -238,6 +263,22 @@ def _torn_of(parts: _Parts) -> TornTransaction:
     )
 
 
+def _cut_commits(store: ObjectStore, before: PartitionPlan, end: int) -> Iterator[EndMarker]:
+    """Yield the COMMITs from offset `end` on, of transactions with records in this log."""
+    entries = before.listed
+    for at in reversed(range(len(entries))):
+        if entries[at].next_offset <= end:
+            return
+        if entries[at].gap or entries[at].max_producer_id < 0:
+            continue
+        try:
+            yield from (
+                each for each in _markers_in(store, entries, at, None) if each.is_commit and each.first_offset >= 0 and each.offset >= end
+            )
+        except DAMAGE:
+            continue
+
+
 def _end_markers(store: ObjectStore, entries: Sequence[Entry], since: Mapping[int, int]) -> Iterator[EndMarker]:
     """Yield markers of the producers in one log, from its end back to where they can be of their transactions. A run that cannot be read
     says nothing: it is left out of the recovery, and its end decided again.
@@ -263,14 +304,15 @@ def _end_markers(store: ObjectStore, entries: Sequence[Entry], since: Mapping[in
             continue
 
 
-def _markers_in(store: ObjectStore, entries: Sequence[Entry], at: int, wanted: Collection[int]) -> Iterator[EndMarker]:
+def _markers_in(store: ObjectStore, entries: Sequence[Entry], at: int, wanted: Collection[int] | None) -> Iterator[EndMarker]:
+    """Yield the markers in one run; wanted: of these producers, None: of all."""
     entry = entries[at]
     first_offsets = dict(open_before(store, entries, at))
     data: dict[int, tuple[int, int]] = {}  # epoch and time of each producer's last
     with fetched(store, entry) as file:
         for position, header in walk(file, 0, entry.live_bytes, where=entry.key):
             producer_id = header.producer_id
-            if producer_id not in wanted or not header.is_transactional:
+            if (wanted is not None and producer_id not in wanted) or not header.is_transactional:
                 continue
             if not header.is_control:
                 first_offsets.setdefault(producer_id, header.base_offset)
