@@ -24,6 +24,7 @@ from recovery.entry_list import EntryList
 from recovery.initial_metadata import first_producer_id
 from recovery.local_part import readable
 from recovery.log_ends import EndingNotes, LogEnds
+from recovery.open_transactions import Open
 from recovery.recovery_plan import GroupCommit, OffsetAhead, PartitionPlan, Place, RecoveryPlan, TopicPlan
 from recovery.runs import fetched
 from recovery.share_groups import SHARE_GROUPS, below_logs, with_leader_epochs, within_logs
@@ -160,6 +161,7 @@ class _Decision:
             *sorted(notes.texts),
             *_notes(plan, ahead, unknown),
             *_notes_of_coordinators(ended, states, retired),
+            *_notes_of_committed(notes.ended, states),
             *_notes_below(below),
             *_notes_skipping(skipping),
         )
@@ -186,6 +188,19 @@ def merged(found: Iterable[States]) -> States:
         states.current |= each.current
         states.unknown |= each.unknown
     return states
+
+
+def _notes_of_committed(ended: Iterable[tuple[Place, Open]], states: States) -> Iterator[str]:
+    """Name the transactions of which no marker was archived, though their producers may have been told that they are committed."""
+    open_epochs = {(transaction.producer_id, transaction.producer_epoch) for _, transaction in ended}
+    committed = [
+        f"{transactional_id} (producer id {state.marked_id}, epoch {state.data_epoch})"
+        for transactional_id, state in sorted(states.current.items())
+        if state.is_committed and (state.marked_id, state.data_epoch) in open_epochs
+    ]
+    if committed:
+        shown = ", ".join(committed[:_SHOWN]) + (f" and {len(committed) - _SHOWN} more" if len(committed) > _SHOWN else "")
+        yield f"their coordinator had decided to commit, but nothing proves that all their records were archived, so they end: {shown}"
 
 
 def _notes_of_coordinators(ended: Mapping[Place, PartitionPlan], states: States, retired: int) -> Iterator[str]:

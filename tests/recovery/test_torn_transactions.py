@@ -167,6 +167,7 @@ def test_a_prepared_commit_of_the_transaction_before_commits_nothing() -> None:
     states = [state(0, "seven", 7, ONGOING, ("orders", 0)), state(1, "seven", 7, PREPARE_COMMIT, ("orders", 0))]
     archive.topic("__transaction_state", states)
     assert aborts(archive.partition("orders")) == [(3, 7)]
+    assert [note for note in archive.plan().endings if "had decided to commit" in note and "seven (producer id 7, epoch 0)" in note]
 
 
 @pytest.mark.parametrize("status", [0, ONGOING, PREPARE_COMMIT, PREPARE_ABORT, COMPLETE_COMMIT, COMPLETE_ABORT])
