@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from recovery import coordinator_tail, coordinators, endings, log_ends
+from headwater_core.segments.coordinator_records import CommitValue, idle_group
+from recovery import coordinator_tail, coordinators, log_ends
+from recovery.coordinator_logs import with_rewritten
 from recovery.recovery_plan import Abort, PartitionPlan
-from recovery.torn_transactions import TornFound
+from recovery.torn_transactions import TornFound, find_torn
 from tests.recovery.archived_moment import ArchivedMoment
 from tests.recovery.recovered_moment import RecoveredMoment
 from tests.recovery.test_archived_moments import _inline  # noqa: F401  without threads
@@ -24,14 +26,13 @@ Patch = pytest.MonkeyPatch
 def no_tombstones(patch: Patch) -> None:
     def without(partition: PartitionPlan, count: int) -> PartitionPlan:
         is_transactions = any(entry.key.find("__transaction_state") >= 0 for entry in partition.files)
-        return partition if is_transactions else honest(partition, count)
+        return partition if is_transactions else with_rewritten(partition, count)
 
-    honest = endings.with_rewritten
-    patch.setattr(endings, "with_rewritten", without)
+    patch.setattr("recovery.endings.with_rewritten", without)
 
 
 def old_commit_times(patch: Patch) -> None:
-    honest = coordinators.CommitValue.rewritten
+    honest = CommitValue.rewritten
 
     def kept(self: Any, offset: int, *, epoch_max: int, commit_ms: int) -> bytes:
         raw = bytearray(honest(self, offset, epoch_max=epoch_max, commit_ms=commit_ms))
@@ -40,12 +41,14 @@ def old_commit_times(patch: Patch) -> None:
                 raw[at : at + 8] = self.raw[at : at + 8]
         return bytes(raw)
 
-    patch.setattr(coordinators.CommitValue, "rewritten", kept)
+    patch.setattr(CommitValue, "rewritten", kept)
 
 
 def old_idle_times(patch: Patch) -> None:
-    honest = coordinators.idle_group
-    patch.setattr(coordinators, "idle_group", lambda value, where, *, since_ms: value if honest(value, where, since_ms=since_ms) else None)
+    def kept(value: bytes, where: str, *, since_ms: int) -> bytes | None:
+        return value if idle_group(value, where, since_ms=since_ms) else None
+
+    patch.setattr("recovery.coordinators.idle_group", kept)
 
 
 def pending_commits_stay(patch: Patch) -> None:
@@ -74,12 +77,15 @@ def coordinator_epoch_0(patch: Patch) -> None:
 
 
 def nothing_is_torn(patch: Patch) -> None:
-    patch.setattr(endings, "find_torn", lambda *arguments: TornFound((), {}))
+    patch.setattr("recovery.endings.find_torn", lambda *arguments: TornFound((), {}))
 
 
 def what_is_torn_is_not_cut(patch: Patch) -> None:
-    honest = endings.find_torn
-    patch.setattr(endings, "find_torn", lambda *arguments: TornFound((), {}) if honest(*arguments).ends else honest(*arguments))
+    def blind(*arguments: Any) -> TornFound:
+        found = find_torn(*arguments)
+        return TornFound((), {}) if found.ends else found
+
+    patch.setattr("recovery.endings.find_torn", blind)
 
 
 def the_coordinator_is_believed(patch: Patch) -> None:
