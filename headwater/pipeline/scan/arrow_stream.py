@@ -1,9 +1,10 @@
 """A scan on one machine, without Spark, as a stream of Arrow batches for pandas, Polars and DuckDB."""
 
+import atexit
+import os
 import threading
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 
@@ -16,9 +17,10 @@ from headwater.pipeline.scan.query_options import parse_query
 from headwater.pipeline.scan.scan_plan import plan_scan
 from headwater.pipeline.scan.split_reader import read_split
 from headwater.pipeline.scan.splits import Split
-from headwater_core.errors import UsageError
+from headwater_core.errors import HeadwaterError, UsageError
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.objectstore.store_url import open_store
+from headwater_core.threads import DaemonThreads
 
 READ_AHEAD_BYTES = 128 << 20  # of Arrow data that is decoded ahead, over all workers
 ORDERED_SPLIT_BYTES = 32 << 20  # at most: while one split is consumed, the next ones should fit into READ_AHEAD_BYTES
@@ -43,7 +45,8 @@ def scan(
     options  those of the Spark source (docs/spark.md), as startingOffsets or starting_offsets
 
     Errors in the options, and offsets that the archive does not have, are raised here; damage while reading. Memory: about
-    READ_AHEAD_BYTES, and 30 MiB for each worker. When the reader is closed or deleted, the work stops.
+    READ_AHEAD_BYTES, and 30 MiB for each worker. The work stops when the reader is deleted, and when the program ends. A reader
+    can be read once, and only in the process that made it: afterwards it has no batches, so keep the table, or scan again.
     """
     if isinstance(store, str):
         options["store"] = store
@@ -64,19 +67,30 @@ def _in_order(store: ObjectStore, splits: Iterable[Split], query: Query, workers
     """The splits' records, one split after the other, while the next ones are being read."""
     todo = iter(splits)
     ahead: deque[_Channel] = deque()
-    with ThreadPoolExecutor(workers, "scan") as pool:
-        try:
-            while True:
-                while len(ahead) <= workers and (split := next(todo, None)) is not None:
-                    ahead.append(_Channel(READ_AHEAD_BYTES // (workers + 1)))
-                    pool.submit(ahead[-1].fill, read_split(store, split, query))
-                if not ahead:
-                    return
-                yield from ahead[0]
-                ahead.popleft()
-        finally:
-            for channel in ahead:
-                channel.close()
+    pool, owner = DaemonThreads(workers, "scan"), os.getpid()
+
+    def stop() -> None:
+        if os.getpid() != owner:
+            return  # a forked process has none of the threads, and perhaps a lock that one of them holds
+        for channel in tuple(ahead):
+            channel.close()
+        pool.shutdown(cancel_futures=True)
+
+    # A program may end while it keeps a reader, in a traceback for instance. Threads that wait for a consumer would keep it alive,
+    # and daemons that still run when the interpreter goes may crash it.
+    atexit.register(stop)
+    try:
+        while True:
+            while len(ahead) <= workers and (split := next(todo, None)) is not None:
+                ahead.append(_Channel(READ_AHEAD_BYTES // (workers + 1)))
+                pool.submit(ahead[-1].fill, read_split(store, split, query))
+            if not ahead:
+                return
+            yield from ahead[0]
+            ahead.popleft()
+    finally:
+        atexit.unregister(stop)
+        stop()
 
 
 class _Channel:
@@ -89,6 +103,7 @@ class _Channel:
         self._ready_bytes = 0
         self._done = self._closed = False
         self._error: BaseException | None = None
+        self._owner = os.getpid()
 
     def fill(self, batches: Generator[pa.RecordBatch, None, None]) -> None:
         """In the reading thread: put all batches, or those before `close`."""
@@ -114,8 +129,12 @@ class _Channel:
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         while True:
+            if os.getpid() != self._owner:
+                raise UsageError("a reader can be read only in the process that made it; scan again in this one")
             with self._changed:
                 self._changed.wait_for(lambda: self._ready or self._done)
+                if self._closed:
+                    raise HeadwaterError("the scan was stopped because the program ends")
                 if not self._ready:
                     break
                 batch = self._ready.popleft()
@@ -127,6 +146,6 @@ class _Channel:
 
     def close(self) -> None:
         with self._changed:
-            self._closed = True
+            self._closed = self._done = True
             self._ready.clear()
             self._changed.notify_all()

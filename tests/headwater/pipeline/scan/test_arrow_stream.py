@@ -1,8 +1,11 @@
 """Scans against what the Java consumer read, and what keeps them small."""
 
 import gc
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +19,7 @@ from headwater.pipeline.scan.query import COLUMNS, Predicate
 from headwater.pipeline.scan.query_options import parse_query
 from headwater.pipeline.scan.scan_plan import plan_scan
 from headwater_core.errors import CorruptData, DataLoss, UsageError
+from headwater_core.objectstore.directory import DirectoryStore
 from tests.fixtures import Isolation, expected, expected_offsets
 from tests.headwater.pipeline.archives import a_copy, fixture, in_small_objects, rows, soup, soup_rows
 from tests.headwater_core.objectstore.memory import MemoryStore
@@ -110,11 +114,67 @@ def test_a_reader_that_is_let_go_stops_the_work(monkeypatch: pytest.MonkeyPatch)
     store = MeteredStore(soup())
     reader = scan(store, "soup", workers=2, split_bytes=60_000, fail_on_data_loss=False)
     assert reader.read_next_batch().num_rows
-    assert [thread for thread in threading.enumerate() if thread.name.startswith("scan_")]
+    assert [thread for thread in threading.enumerate() if thread.name == "scan"]
     del reader
     gc.collect()
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("scan_")]  # those of other tests may still end
+    assert not [thread for thread in threading.enumerate() if thread.name == "scan"]
     assert store.calls["read_into"] < 20
+
+
+_PROGRAM = """
+import multiprocessing, os, sys, threading
+from headwater.pipeline.scan import arrow_stream
+
+puts, is_ahead, put = [], threading.Event(), arrow_stream._Channel._put
+
+def counted(self, batch):
+    puts.append(batch)
+    if len(puts) == 3:  # the first was consumed, the second is ready
+        is_ahead.set()
+    return put(self, batch)
+
+def scan():
+    arrow_stream.READ_AHEAD_BYTES = 1
+    arrow_stream._Channel._put = counted
+    return arrow_stream.scan(sys.argv[1], "soup", workers=2, columns="offset", fail_on_data_loss=False)
+
+def refuse(reader):
+    try:
+        reader.read_next_batch()
+    except Exception as error:
+        print(error, flush=True)
+
+def read_other():
+    print(scan().read_all().num_rows > 200)
+
+if __name__ == "__main__":
+    reader = scan()
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "printed"),
+    [
+        ("for batch in reader: is_ahead.wait(); raise ValueError('of the caller')", 1, "of the caller"),
+        ("for batch in reader: is_ahead.wait(); break", 0, ""),
+        ("next(reader); is_ahead.wait(); reader = reader.__arrow_c_stream__()", 0, ""),  # as DuckDB takes it, whose LIMIT leaves it unread
+        ("next(reader); is_ahead.wait(); os.fork() or (refuse(reader), sys.exit()); os.wait()", 0, "only in the process that made it"),
+        (
+            "next(reader); is_ahead.wait(); multiprocessing.get_context('fork').Process(target=refuse, args=[reader]).start()",
+            0,
+            "only in the process",
+        ),
+        ("next(reader); is_ahead.wait(); multiprocessing.get_context('spawn').Process(target=read_other).start()", 0, "True"),
+    ],
+)
+def test_a_reader_that_is_not_read_to_its_end_keeps_no_process_alive(end: str, code: int, printed: str, tmp_path: Path) -> None:
+    directory = DirectoryStore(tmp_path / "store")
+    for info in soup().list(""):
+        directory.create(info.key, soup().get(info.key)[0])
+    (tmp_path / "program.py").write_text(f"{_PROGRAM}    {end}\n")
+    run = [sys.executable, str(tmp_path / "program.py"), directory.url]
+    ended = subprocess.run(run, capture_output=True, text=True, timeout=120)
+    assert (ended.returncode, printed in ended.stdout + ended.stderr) == (code, True), ended.stderr
 
 
 def test_nobody_reads_further_ahead_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
