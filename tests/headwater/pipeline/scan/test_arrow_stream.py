@@ -172,7 +172,7 @@ def test_a_reader_that_is_not_read_to_its_end_keeps_no_process_alive(end: str, c
     for info in soup().list(""):
         directory.create(info.key, soup().get(info.key)[0])
     (tmp_path / "program.py").write_text(f"{_PROGRAM}    {end}\n")
-    run = [sys.executable, tmp_path / "program.py", directory.url]
+    run = [sys.executable, str(tmp_path / "program.py"), directory.url]
     ended = subprocess.run(run, capture_output=True, text=True, timeout=120)
     assert (ended.returncode, printed in ended.stdout + ended.stderr) == (code, True), ended.stderr
 
