@@ -242,6 +242,7 @@ def _report(
         findings=tuple(tally.findings[:FINDINGS_MAX]),
         finding_count=len(tally.findings),
         left_out=whole.left_out,
+        torn=whole.torn,
         notes=(*whole.notes, *whole.endings),
         unmet=tuple(tally.unmet),
         error="; ".join(tally.blocked)[:2000],
@@ -259,7 +260,7 @@ def _outcome(tally: DrillTally, compared: Amount, whole: RecoveryPlan) -> DrillO
         return DrillOutcome.UNFINISHED
     if not compared.batches:
         return DrillOutcome.NOTHING
-    return DrillOutcome.INCOMPLETE if whole.left_out or tally.unmet else DrillOutcome.PASSED
+    return DrillOutcome.INCOMPLETE if whole.left_out or whole.torn or tally.unmet else DrillOutcome.PASSED
 
 
 def _skipped(whole: RecoveryPlan, plan: RecoveryPlan, tally: DrillTally) -> Iterator[NotCompared]:
