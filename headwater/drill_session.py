@@ -70,6 +70,7 @@ class DrillDone:
             return NothingExamined(f"the drill compared nothing, which proves nothing; {where}")
         if report.outcome is DrillOutcome.INCOMPLETE:
             whys = [f"a recovery leaves out: {'; '.join(report.left_out[:5])}"] if report.left_out else []
+            whys += [f"a transaction comes back in part: {'; '.join(report.torn[:5])}"] if report.torn else []
             return Partial(f"what was drawn and compared came back, and {'; '.join([*whys, *report.unmet[:5]])}; {where}")
         return None
 

@@ -95,6 +95,7 @@ def _lines(report: DrillReport) -> Iterator[str]:
     yield from _section("Requested, and not compared", report.unmet)
     yield from _section("Metadata that was not compared", report.unchecked)
     yield from _section("Left out of the plan", report.left_out)
+    yield from _section("Transactions that come back in part", report.torn)
     yield from _section("Notes of the plan", report.notes)
 
 

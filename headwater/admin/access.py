@@ -27,6 +27,8 @@ _HEADERS = (  # no answer is for a browser to keep, to guess at, or to show insi
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
 )
 
+_CLOSE = (b"connection", b"close")  # a stranger's connection keeps no one else's place
+
 _SETTINGS = SETTINGS_HEADER.lower().encode("ascii")
 
 Conflict = Callable[[Mapping[str, str]], str]
@@ -64,7 +66,8 @@ class Access(ABC):
             nonlocal begun
             if message["type"] == "http.response.start":
                 begun = True
-                message = {**message, "headers": [*message["headers"], *_HEADERS]}
+                last = () if scope.get("headwater.trusted") else (_CLOSE,)
+                message = {**message, "headers": [*message["headers"], *_HEADERS, *last]}
             await send(message)
 
         answer = self._refusal(scope) or self._app

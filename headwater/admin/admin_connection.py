@@ -35,10 +35,12 @@ class AdminConnection(H11Protocol):
         self._recent, self._lost = recent, lost
         self._arrival: asyncio.TimerHandle | None = None  # runs while a request is expected to arrive
         self._look: asyncio.TimerHandle | None = None  # the next one at what the client has not taken
+        self._idle_since_s = 0.0
         self._left_bytes: int | None = None  # by it at the last look; None: there was nothing to take
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
+        self._idle_since_s = self.loop.time()
         self._arrival = self.loop.call_later(REQUEST_S, self._abort)
         if self._hurries:
             self._look = self.loop.call_later(TAKING_S, self._look_at_taking)
@@ -50,6 +52,15 @@ class AdminConnection(H11Protocol):
         self._unset_keepalive_if_required()
         super().connection_lost(exc)
         self._lost()
+
+    @property
+    def idle_since_s(self) -> float | None:
+        """By the loop's clock; None while a request is being answered."""
+        return self._idle_since_s if self.cycle is None or self.cycle.response_complete else None
+
+    def on_response_complete(self) -> None:
+        self._idle_since_s = self.loop.time()
+        super().on_response_complete()
 
     def data_received(self, data: bytes) -> None:
         begins = self._awaits_request()

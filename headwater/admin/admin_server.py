@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -27,7 +28,8 @@ from headwater.admin.local_socket import listen_locally, remove_socket, socket_s
 from headwater.admin.recent_answers import RecentAnswers
 from headwater.gateway.server import listen
 
-CONNECTIONS_MAX = 128  # of the port; one more is closed at once
+CONNECTIONS_MAX = 128  # of the port; for one more the one goes that is idle for longest, or else it is closed at once
+ADDRESS_CONNECTIONS_MAX = 64  # of them, from one address; the same for one more
 LOCAL_CONNECTIONS_MAX = 128  # of the socket: who floods the port keeps no command out
 HANDSHAKE_S = 5.0  # for TLS to begin
 NO_DESCRIPTORS_S = 0.5
@@ -121,6 +123,18 @@ class AdminServer:
                 each.recent.forget()
 
 
+@dataclass(eq=False, slots=True)
+class _Client:
+    """host: its address, "" of the socket; connection: None before there is one"""
+
+    host: str
+    connection: AdminConnection | None = None
+
+    @property
+    def idle_since_s(self) -> float | None:
+        return None if self.connection is None or self.connection.transport is None else self.connection.idle_since_s
+
+
 class _Entrance:
     """One way to the app: its listener, and the connections that came by it.
 
@@ -139,7 +153,7 @@ class _Entrance:
     ) -> None:
         self._hurries = hurries
         self.listener, self._connections_max, self._tls = listener, connections_max, tls
-        self.open: set[object] = set()
+        self.open: set[_Client] = set()
         self._state = ServerState()
         self.recent = RecentAnswers(access, time.monotonic)
         self._http = uvicorn.Config(
@@ -164,25 +178,46 @@ class _Entrance:
         async with asyncio.TaskGroup() as handshakes:
             while True:
                 try:
-                    client, _ = await loop.sock_accept(self.listener)
+                    client, address = await loop.sock_accept(self.listener)
                 except OSError:  # out of descriptors, or the peer has left already
                     await asyncio.sleep(NO_DESCRIPTORS_S)
                     continue
-                if len(self.open) >= self._connections_max:
+                host = address[0] if isinstance(address, tuple) else ""
+                if not self._has_room(host):
                     client.close()
                     log.warning("admin_connection_refused", connections_max=self._connections_max)
                     continue
-                handshakes.create_task(self._connect(client))
+                handshakes.create_task(self._connect(client, host))
 
-    async def _connect(self, client: socket.socket) -> None:
+    def _has_room(self, host: str) -> bool:
+        """For one more connection from there: made, where there is none, by ending the one that is idle for longest."""
+        same = [client for client in self.open if client.host == host]
+        is_crowded = host != "" and len(same) >= ADDRESS_CONNECTIONS_MAX
+        if len(self.open) < self._connections_max and not is_crowded:
+            return True
+        idle = [(since_s, client) for client in (same if is_crowded else self.open) if (since_s := client.idle_since_s) is not None]
+        if not idle:
+            return False
+        _, oldest = min(idle, key=lambda item: item[0])
+        self.open.discard(oldest)
+        assert oldest.connection is not None
+        oldest.connection.abort()
+        return True
+
+    async def _connect(self, client: socket.socket, host: str) -> None:
         """Its handshake, if there is TLS; then it is uvicorn's."""
-        connection = object()
-        lost = partial(self.open.discard, connection)
-        self.open.add(connection)
+        opened = _Client(host)
+        lost = partial(self.open.discard, opened)
+        self.open.add(opened)
+
+        def connection() -> AdminConnection:
+            opened.connection = AdminConnection(self._http, self._state, self.recent, lost, hurries=self._hurries)
+            return opened.connection
+
         try:
             tls = self._tls()
             await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: AdminConnection(self._http, self._state, self.recent, lost, hurries=self._hurries),
+                connection,
                 client,
                 ssl=tls,
                 ssl_handshake_timeout=HANDSHAKE_S if tls else None,

@@ -50,7 +50,7 @@ class RecentAnswers:
             nonlocal start
             if message["type"] == "http.response.start":
                 start = message
-            elif _UNTIL in scope and start["status"] == 200 and _WHOLE.fullmatch(request):
+            elif _UNTIL in scope and scope.get("headwater.trusted") and start["status"] == 200 and _WHOLE.fullmatch(request):
                 self._keep(request, RecentAnswer(_head(start), message["body"], scope[_UNTIL]))
             await send(message)
 

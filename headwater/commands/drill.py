@@ -82,8 +82,8 @@ def drill(
     \b
     Exit codes (--dry-run: of what is known without restoring):
        0  all that was drawn came back as it was archived
-       3  the same, but a recovery leaves something out, or --live
-          compared nothing
+       3  the same, but a recovery leaves something out, or brings
+          transactions back in part, or --live compared nothing
        4  something is damaged, missing or differs
        5  the drill, or the broker of --kafka-home, could not be run now
       10  nothing was compared
@@ -166,12 +166,17 @@ def _show(prepared: "Prepared", form: str) -> None:
     )
     for each in whole.left_out:
         say(f"left out: {each}")
+    for transaction in whole.torn:
+        say(transaction)
     if prepared.findings:
         raise VerificationFailed(f"the drill would fail: {len(prepared.findings)} findings are known already")
     if not rows:
         raise NothingExamined("the drill would compare nothing, which proves nothing")
-    if whole.left_out:
-        raise Partial(f"{len(whole.left_out)} parts of the archive are left out of a recovery")
+    lacks = [f"{len(whole.left_out)} parts of the archive are left out of a recovery"] if whole.left_out else []
+    if whole.cut and whole.cut.torn:
+        lacks.append(f"{len(whole.cut.torn)} transactions come back in part")
+    if lacks:
+        raise Partial("; ".join(lacks))
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import msgspec
 
 from manifests.document import prepared, seal, unseal
 
-REPORT_FORMAT = (1, 2)
+REPORT_FORMAT = (1, 3)
 FINDINGS_MAX = 1000  # that a report lists; it counts all
 
 
@@ -34,8 +34,9 @@ NOTHING = Amount()
 class DrillOutcome(Enum):
     """
     PASSED      all that was drawn came back as it was archived, and nothing else is known to be wrong
-    INCOMPLETE  the same, but a recovery leaves something out: partitions that were never archived, or of which that is lost, and the like;
-                or something was to be compared and was not: by a read path that was requested, or because the archive has replaced it
+    INCOMPLETE  the same, but a recovery leaves something out, such as partitions that were never archived, or of which that is lost, or
+                brings a transaction back in part; or something was to be compared and was not: by a read path that was requested, or
+                because the archive has replaced it
     FAILED      something is damaged, missing or differs
     NOTHING     nothing was compared, so nothing is proven
     UNFINISHED  the drill itself, or its comparison by a broker of `drill.kafka_home`, could not be carried out: `error` says why
@@ -198,6 +199,7 @@ class DrillReport(msgspec.Struct, frozen=True, kw_only=True):
     compared     of it, what was restored, read back and compared; skipped: the rest
     findings     the first ones; finding_count: all
     left_out     what the plan leaves out, in words; notes: what else it says
+    torn         the transactions of which a recovery brings a part back, in words
     unmet        what was to be compared and was not, in words
     metadata     that a broker begins with: how many topics, and of a whole cluster users, ACLs, quotas, tokens, settings of all but topics
                  and feature levels, were compared
@@ -229,6 +231,7 @@ class DrillReport(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[DrillFinding, ...] = ()
     finding_count: int = 0
     left_out: tuple[str, ...] = ()
+    torn: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     unmet: tuple[str, ...] = ()
     metadata: dict[str, int] = {}

@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from random import Random
 
 import recovery
+from headwater.drill.coordinator_check import COORDINATORS, check_coordinators
 from headwater.drill.drill_report import (
     FINDINGS_MAX,
     NOTHING,
@@ -72,7 +73,7 @@ def prepare(equipment: DrillEquipment, request: DrillRequest, drill_id: str) -> 
         why = "" if partition.manifest_version else _why_empty(repository, whole, topic, partition)
         if why:
             findings.append(DrillFinding(kind="not recovered", topic=topic.topic, partition=partition.partition, text=why))
-    drawn = draw(candidates(whole), request.share, request.scratch_bytes, Random(request.seed))
+    drawn = draw(candidates(whole), request.share, request.scratch_bytes, Random(request.seed), undivided=COORDINATORS)
     kept = {topic.topic for topic in whole.topics} if request.cluster else ()
     planned = narrowed(whole, drawn.windows, kept_topics=kept)
     milestones.reached("drill.planned")
@@ -93,11 +94,18 @@ def carry_out(
     began_s = clock.monotonic_s()
     if not prepared.drawn.windows:
         return _report(equipment, prepared, tally, prepared.planned, MeasuredTime(planned_s=prepared.planned_s), None)
+    drawn = {window.topic for window in prepared.drawn.windows}
+    not_drawn = {candidate.topic for candidate in candidates(prepared.whole)} & COORDINATORS - drawn
+    tally.unmet.extend(
+        f"{topic}: only all of it could be restored, and that is more than drill.scratch_bytes" for topic in sorted(not_drawn)
+    )
     scratch.check_room(round(prepared.size_bytes * ROOM_FACTOR))
+    restoring_ms = clock.now_ms()
     restored_plan = _restore(equipment, prepared, scratch, tally, progressed)
     restored_s = clock.monotonic_s() - began_s
     milestones.reached("drill.restored")
     first_s = check_directory(equipment, restored_plan, scratch, tally, progressed)
+    check_coordinators(prepared.whole, restored_plan, scratch.log_dir, restoring_ms, tally)
     metadata = check_metadata(equipment.store, restored_plan, scratch.log_dir, tally)
     milestones.reached("drill.read")
     check_by_broker(equipment, restored_plan, scratch, tally)
@@ -242,6 +250,7 @@ def _report(
         findings=tuple(tally.findings[:FINDINGS_MAX]),
         finding_count=len(tally.findings),
         left_out=whole.left_out,
+        torn=whole.torn,
         notes=(*whole.notes, *whole.endings),
         unmet=tuple(tally.unmet),
         error="; ".join(tally.blocked)[:2000],
@@ -259,7 +268,7 @@ def _outcome(tally: DrillTally, compared: Amount, whole: RecoveryPlan) -> DrillO
         return DrillOutcome.UNFINISHED
     if not compared.batches:
         return DrillOutcome.NOTHING
-    return DrillOutcome.INCOMPLETE if whole.left_out or tally.unmet else DrillOutcome.PASSED
+    return DrillOutcome.INCOMPLETE if whole.left_out or whole.torn or tally.unmet else DrillOutcome.PASSED
 
 
 def _skipped(whole: RecoveryPlan, plan: RecoveryPlan, tally: DrillTally) -> Iterator[NotCompared]:

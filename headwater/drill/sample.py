@@ -39,9 +39,22 @@ def candidates(plan: RecoveryPlan) -> list[Candidate]:
     return [Candidate(topic.topic, each.partition, each.files) for topic in plan.topics for each in topic.partitions if each.files]
 
 
-def draw(among: Sequence[Candidate], share: float, bytes_max: int, random: Random) -> Drawn:
+def draw(among: Sequence[Candidate], share: float, bytes_max: int, random: Random, *, undivided: Collection[str] = ()) -> Drawn:
     """About `share` of the bytes, and never more than `bytes_max`: of partition after partition, in random order, that share of its runs,
-    at least one, beginning anywhere, until there is enough. None where not even one run fits."""
+    at least one, beginning anywhere, until there is enough. None where not even one run fits.
+
+    undivided  topics of which all is drawn, whatever the share, or nothing where they do not fit together
+    """
+    entire = [candidate for candidate in among if candidate.topic in undivided]
+    size_bytes = sum(run.live_bytes for candidate in entire for run in candidate.runs)
+    fitting = entire if size_bytes <= bytes_max else []
+    others = [candidate for candidate in among if candidate.topic not in undivided]
+    drawn = _draw(others, share, bytes_max - (size_bytes if fitting else 0), random)
+    windows = [SampleWindow(topic, partition, 0, len(runs)) for topic, partition, runs in fitting]
+    return Drawn(tuple(sorted((*drawn.windows, *windows))), drawn.share)
+
+
+def _draw(among: Sequence[Candidate], share: float, bytes_max: int, random: Random) -> Drawn:
     sizes = [[run.live_bytes for run in each.runs] for each in among]
     total = sum(map(sum, sizes))
     if not total:

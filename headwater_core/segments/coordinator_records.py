@@ -56,6 +56,18 @@ class CommitValue(NamedTuple):
         except CorruptData:
             return ""
 
+    @property
+    def commit_ms(self) -> int:
+        """When it was made. Raises CorruptData where the metadata before it cannot be read."""
+        return self._at_times().i64()
+
+    @property
+    def expires(self) -> bool:
+        """Whether it has an expire time of its own. Raises as commit_ms."""
+        reader = self._at_times()
+        reader.take(8)
+        return int.from_bytes(self.raw[:2], "big") == _EXPIRING_COMMIT and reader.i64() != -1
+
     def rewritten(self, offset: int, *, epoch_max: int, commit_ms: int) -> bytes:
         """Return the same commit at `offset`, made at `commit_ms` and without an expire time of its own.
 
@@ -63,8 +75,7 @@ class CommitValue(NamedTuple):
 
         Raises CorruptData where the metadata cannot be read: the time stands behind it.
         """
-        reader, is_flexible = self._at_metadata()
-        _ = reader.string() if is_flexible else plain_string(reader, reader.where)
+        reader = self._at_times()
         raw, at = bytearray(self.raw), reader.position
         _I64.pack_into(raw, 2, offset)
         if self.leader_epoch > epoch_max:
@@ -75,6 +86,11 @@ class CommitValue(NamedTuple):
             reader.take(8)
             _I64.pack_into(raw, at + 8, -1)
         return bytes(raw)
+
+    def _at_times(self) -> flexible.Reader:
+        reader, is_flexible = self._at_metadata()
+        _ = reader.string() if is_flexible else plain_string(reader, reader.where)
+        return reader
 
     def _at_metadata(self) -> tuple[flexible.Reader, bool]:
         reader = flexible.Reader(self.raw, "committed offset")

@@ -19,6 +19,7 @@ from tests.e2e.sample_topics import a_sample_log
 from tests.fixtures import KAFKA, expected_cluster
 from tests.headwater.conftest import Stage
 from tests.headwater.test_bad_input import can_mount
+from tests.recovery.written_archive import Archive, data, marker, plain
 
 ROOT = KAFKA.parents[2]
 
@@ -114,6 +115,21 @@ def test_a_failure_is_said_kept_and_remembered(stage: Stage, archived: Path) -> 
     path.write_bytes(bytes(raw))
     assert stage.run("drill", log=archived).code == 0
     assert scratches(stage) == []
+
+
+@pytest.mark.parametrize("only_shown", [[], ["--dry-run"]])
+def test_a_transaction_that_comes_back_in_part_is_named(stage: Stage, only_shown: list[str]) -> None:
+    archive = Archive()
+    archive.topic("orders", [data(0, 7), marker(1, 7, producer_epoch=1)])
+    archive.topic("menu", [plain(0), data(1, 7)])
+    for info in archive.store.list(""):
+        path = stage.bucket / info.key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(archive.store.get(info.key)[0])
+    ran = stage.run("drill", *only_shown)
+    assert ran.code == Partial.exit_code, ran.err
+    assert "torn: transaction" in ran.err
+    assert "producer id 7" in ran.err
 
 
 def test_the_exit_code_of_a_dry_run_says_what_is_known_already(stage: Stage, archived: Path) -> None:

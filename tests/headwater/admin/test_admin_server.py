@@ -428,19 +428,65 @@ def test_a_connection_from_which_all_was_taken_stays(monkeypatch: pytest.MonkeyP
             time.sleep(0.3)  # for some looks at what is left
 
 
-def test_one_connection_too_many_is_closed_at_once_and_room_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admin_server, "CONNECTIONS_MAX", 2)
+LIVEZ = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+def _await_ok(client: socket.socket) -> None:
+    received = b""
+    while not received.endswith(b"ok"):
+        received += (some := client.recv(65536))
+        assert some
+
+
+@pytest.mark.parametrize("bound", ["CONNECTIONS_MAX", "ADDRESS_CONNECTIONS_MAX"])
+def test_for_one_connection_too_many_the_one_goes_that_is_idle_for_longest(monkeypatch: pytest.MonkeyPatch, bound: str) -> None:
+    monkeypatch.setattr(admin_server, bound, 2)
     with capture_logs() as logs, serving() as address:
-        held = [socket.create_connection(address, 30) for _ in range(2)]
-        for each in held:
-            each.sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            assert each.recv(65536)
-        with socket.create_connection(address, 30) as third, suppress(ConnectionError):
-            assert third.recv(1) == b""
-        held.pop().close()
+        idle = [socket.create_connection(address, 30) for _ in range(2)]
+        for client in idle:
+            client.sendall(LIVEZ)
+            _await_ok(client)
+        assert call(address, "/livez").status == 200
+        with suppress(ConnectionError):
+            assert idle[0].recv(1) == b""
+        idle[1].sendall(LIVEZ)
+        _await_ok(idle[1])
+        for client in idle:
+            client.close()
+    assert "admin_connection_refused" not in {event["event"] for event in logs}
+
+
+def test_one_connection_too_many_is_closed_at_once_while_all_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_server, "CONNECTIONS_MAX", 1)
+    begun, may_end = threading.Event(), threading.Event()
+
+    async def slow(scope: Scope, receive: Receive, send: Send) -> None:
+        begun.set()
+        await asyncio.to_thread(may_end.wait, 30)
+        await Response("ok")(scope, receive, send)
+
+    with capture_logs() as logs, serving(app=slow) as address, socket.create_connection(address, 30) as first:
+        first.sendall(LIVEZ)
+        assert begun.wait(30)
+        with socket.create_connection(address, 30) as second, suppress(ConnectionError):
+            assert second.recv(1) == b""
+        may_end.set()
+        _await_ok(first)
         assert eventually(lambda: _answers(address))
-        held.pop().close()
-    assert "admin_connection_refused" in {each["event"] for each in logs}
+    assert "admin_connection_refused" in {event["event"] for event in logs}
+
+
+def test_who_has_no_token_keeps_no_connection(token_file: Path) -> None:
+    with serving(AdminConfig(listen=LOOPBACK, token_file=token_file)) as address:
+        for path in ("/livez", "/readyz", "/metrics"):
+            assert call(address, path).headers["connection"] == "close"
+            assert "connection" not in call(address, path, token=TOKEN).headers
+        with socket.create_connection(address, 30) as client:
+            client.sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            received = b""
+            while some := client.recv(65536):
+                received += some
+            assert received.endswith(b"ok")
 
 
 def _answers(address: Address) -> bool:
@@ -537,7 +583,7 @@ def test_who_floods_the_port_keeps_nobody_out_of_the_socket_and_the_other_way_ro
         for flooded, other in ((server.address, tmp_path), (tmp_path, server.address)):
             flood = [connected(flooded) for _ in range(4)]
             with suppress(ConnectionError):
-                assert flood[-1].recv(1) == b""
+                assert flood[0].recv(1) == b""
             assert call(other, "/livez").status == 200
             for each in flood:
                 each.close()

@@ -29,7 +29,7 @@ from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.manifests import trees
 from tests.recovery.archived import archive_in_memory
 from tests.recovery.interrupted import Failing, damaged
-from tests.recovery.written_archive import Archive, data, plain
+from tests.recovery.written_archive import Archive, data, marker, plain
 
 ID = "20260131T120000.123Z-9f86d081"
 
@@ -134,6 +134,17 @@ def test_a_partition_without_a_manifest_is_no_damage_and_no_pass(kitchen: Memory
     report = drill(store, tmp_path)
     assert (report.outcome, report.findings) == (DrillOutcome.INCOMPLETE, ())
     assert "specials" in report.left_out[0]
+
+
+def test_a_transaction_that_comes_back_in_part_is_no_pass(tmp_path: Path) -> None:
+    archive = Archive()
+    archive.topic("orders", [data(0, 7), marker(1, 7, producer_epoch=1)])
+    archive.topic("menu", [plain(0), data(1, 7)])
+    report = drill(archive.store, tmp_path)
+    assert (report.outcome, report.findings) == (DrillOutcome.INCOMPLETE, ())
+    [torn] = report.torn
+    assert "orders:0" in torn
+    assert torn in report_text(report)
 
 
 def test_an_earlier_incarnation_can_be_drilled_by_its_id(tmp_path: Path) -> None:
@@ -359,11 +370,11 @@ def test_a_broker_that_refuses_what_was_restored_is_a_finding_and_a_full_disk_or
 def test_a_report_has_these_keys(kitchen: MemoryStore, tmp_path: Path) -> None:
     """Programs read them: keys are added, never changed; the format's minor version counts."""
     body = json.loads(encode_report(drill(kitchen, tmp_path)))
-    assert body["format"] == [1, 2]
+    assert body["format"] == [1, 3]
     words = (
         "cluster_id compared compared_partitions digest ended_ms error finding_count findings format headwater host id left_out metadata "
-        "notes outcome partitions paths recovery_id request rpo rto scratch selected share skipped started_ms store topics unchecked "
-        "unmet windows"
+        "notes outcome partitions paths recovery_id request rpo rto scratch selected share skipped started_ms store topics torn "
+        "unchecked unmet windows"
     )
     assert " ".join(sorted(body)) == " ".join(sorted(words.split()))
     assert " ".join(sorted(body["request"])) == "by cluster live scratch_bytes seed share topics"

@@ -51,6 +51,16 @@ def test_seeds_draw_different_windows() -> None:
     assert len({draw(among, 0.05, 10**6, Random(seed)).windows for seed in range(20)}) > 15
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_of_what_is_undivided_all_is_drawn_or_nothing(seed: int) -> None:
+    among = [a_candidate(number, [10] * 20)._replace(topic="orders" if number else "states") for number in range(5)]
+    drawn = draw(among, 0.05, 300, Random(seed), undivided=["states"])
+    [states] = [each for each in drawn.windows if each.topic == "states"]
+    assert (states.first, states.end) == (0, 20)
+    assert 0 < sum(each.end - each.first for each in drawn.windows if each.topic == "orders") <= 10
+    assert not any(each.topic == "states" for each in draw(among, 1.0, 199, Random(seed), undivided=["states"]).windows)
+
+
 def test_nothing_is_drawn_where_no_run_fits() -> None:
     assert draw([a_candidate(0, [100, 100])], 1.0, 50, Random(1)).windows == ()
     assert draw([], 1.0, 50, Random(1)).windows == ()
