@@ -91,7 +91,7 @@ class PageRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             raise ValueError(f"page of fence {self.fence} with {self.entries} entries, {self.gaps} gaps")
         if not 0 < self.size_bytes <= PAGE_BYTES_MAX or not is_digest(self.digest) or not keys.is_uid(self.uid):
             raise ValueError(f"page {self.uid[:40]!r} of {self.size_bytes} bytes, digest {self.digest[:40]!r}")
-        if self.spans is not None and any(each.epoch > EPOCH_MAX or each.first_offset > each.last_offset for each in self.spans):
+        if self.spans is not None and any(not 0 <= each.epoch <= EPOCH_MAX or each.first_offset > each.last_offset for each in self.spans):
             raise ValueError("leader epochs out of order")
 
     @property

@@ -112,7 +112,9 @@ def epoch_at(log: PartitionLog, bounds: Bounds, offset: int, deadline_s: float) 
     while low <= high:
         middle = (low + high) // 2
         epoch, end = log.epoch_end(middle, timeout_s=left(deadline_s))
-        if end > offset:
+        if epoch < 0:  # no leader of this epoch, or of a later one, has written
+            high = middle - 1
+        elif end > offset:
             answer, high = epoch, min(epoch, middle) - 1
         else:
             low = middle + 1

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from headwater_core.errors import CorruptData, UnsupportedFormat
 from headwater_core.objectstore.digest import digest_of
 from headwater_core.partition import PartitionId
+from manifests.document import WRONG
 from manifests.entry import Entry, EpochOffset
 from manifests.page import (
     DISPLACED_MAX,
@@ -22,6 +23,7 @@ from manifests.page import (
     PageRef,
     decode_page,
     encode_page,
+    item_from,
     line_of,
     page_key,
     reference,
@@ -177,3 +179,11 @@ def test_a_key_is_spelled_out_only_where_it_does_not_follow() -> None:
 def test_a_page_of_before_reads_and_its_entries_do_not_know_when_they_were_published() -> None:
     before = packed(FIRST.replace(b"[2,2]", b"[2,1]"), *LINES)
     assert [each.published_ms for each in decode_page(before, PARTITION, refer_to(before)) if isinstance(each, Entry)] == [None] * 3
+
+
+@pytest.mark.parametrize("epoch", [-1, 2**31])
+def test_a_reference_to_an_impossible_leader_epoch_is_refused(epoch: int) -> None:
+    body = msgspec.json.decode(line_of(a_page(*ENTRIES)[1]))
+    body["spans"][0][0] = epoch
+    with pytest.raises(WRONG, match="leader epochs"):
+        item_from(body, PARTITION)

@@ -82,7 +82,7 @@ def decode_block_index(raw: memoryview, size_bytes: int, where: str) -> RunMap:
     if blocks[0][:2] != (0, total):
         raise CorruptData(where, end, f"the first block has entry {blocks[0].first_entry_id} at byte {blocks[0].position}")
     said = decode_segment_metadata(raw[INDEX_HEADER.size : end], where)
-    index, frames = said.run_index, array("q", (total + position for position in said.positions))
+    index, frames = said.run_index, [total + position for position in said.positions]
     if frames[0] != total + BLOCK_HEADER.size or frames[-1] >= size_bytes or any(b <= a for a, b in pairwise(frames)):
         raise CorruptData(where, INDEX_HEADER.size, "positions out of order")
-    return RunMap(index, frames, tuple(blocks), total, array("q"))
+    return RunMap(index, array("q", frames), tuple(blocks), total, array("q"))

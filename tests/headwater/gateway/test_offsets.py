@@ -58,6 +58,13 @@ def test_the_epoch_of_an_offset_is_that_which_wrote_it() -> None:
     assert epoch_at(log, bounds, 30, FAR) == -1
 
 
+@pytest.mark.parametrize("leader_epoch", range(3, 16))
+def test_a_leader_that_has_written_nothing_hides_no_earlier_epoch(leader_epoch: int) -> None:
+    log = a_log([0] * 30, {0: 0, 3: 10})
+    bounds = bounds_of(30, leader_epoch=leader_epoch)
+    assert [epoch_at(log, bounds, offset, FAR) for offset in (0, 9, 10, 29, 30)] == [0, 0, 3, 3, -1]
+
+
 @pytest.mark.parametrize(
     ("timestamp_ms", "expected"),
     [

@@ -182,3 +182,11 @@ def test_the_page_names_what_the_code_has() -> None:
     page = (Path(__file__).parents[4] / "docs/formats/blocks.md").read_text()
     for word in ("48 57 49 31", "48 57 42 31", "DE AD 12 34", "run_index = 1000", "positions = 1001"):
         assert word in page
+
+
+def test_a_position_that_no_object_reaches_is_corrupt() -> None:
+    scan = scanned(a_run(3, value_bytes=40))
+    facts = RunFacts(PARTITION, 0, scan.last_offset, scan.index)
+    raw, real = encode_block_index(facts, [Block(0, 0, 500)], [0], array("q", [2**63 - 1]), 0)
+    with pytest.raises(CorruptData):
+        decode_block_index(memoryview(raw)[:real], len(raw) + 500, "x")
