@@ -74,6 +74,8 @@ class ArchivalConfig:
                     in the log meanwhile, not in memory
     release         delete locally what is archived: in a directory that we own, or at the broker beside us, by request; None:
                     in a directory that we own only
+    release_keep_bytes  the newest so many bytes of a local log are never released
+    release_keep_ms  nor is what follows a segment that was written to within so long, or that segment
     begin_anew_epoch  consent: a log that begins in this leader epoch or an older one may supersede an archive that it shares
                     nothing with
     stale_keys_below  consent: keys whose deletion the log has forgotten below this offset may stay in the archive
@@ -109,6 +111,8 @@ class ArchivalConfig:
     chunk_commit_age_s: float = 30.0
     chunk_pool_bytes: int = POOL_BYTES
     release: bool | None = None
+    release_keep_bytes: int = 0
+    release_keep_ms: int = 0
     merge_bytes: int = 64 << 20  # four chunks of a reader's read-ahead; uploaded in a few seconds, so that archiving waits for no merge
     merge_after_s: int = 3600
     min_saved_percent: int | None = None
@@ -132,6 +136,9 @@ class ArchivalConfig:
         for name, trigger in (("offload_after", self.offload_after_s), ("offload_when_local_exceeds", self.offload_when_local_exceeds)):
             if trigger is not None and trigger < 0:
                 raise UsageError(f"archival.{name} is {trigger}; it cannot be negative, leave it out for none")
+        for name, kept in (("release_keep_bytes", self.release_keep_bytes), ("release_keep_ms", self.release_keep_ms)):
+            if kept < 0:
+                raise UsageError(f"archival.{name} is {kept}; it cannot be negative")
         for name, most in (("max_segment_bytes", self.max_segment_bytes), ("max_segment_age", self.max_segment_age_s)):
             if most < 1:
                 raise UsageError(f"archival.{name} is {most}; at least 1")

@@ -503,7 +503,7 @@ class ArchiverFleet:
         policy, is_known = self._policy_now(log, policy_for), rest is not None or member.archiver is not None
         if not is_known:
             rest = self._rest_by_hint(log, policy)
-        if rest is None or (self._releases.are_made(settings) and not self._releases.is_complete(member, log, rest.next_offset)):
+        if rest is None or (self._releases.are_made(settings) and not self._releases.is_complete(member, log, rest.next_offset, settings)):
             return None
         if not is_known:
             member.rest = rest
@@ -590,7 +590,7 @@ class ArchiverFleet:
             if outcome.progressed and head:
                 self.committed(head)
             if self._releases.are_made(settings):
-                released = self._releases.release(member, archiver, log)
+                released = self._releases.release(member, archiver, log, settings)
                 done = replace(done, released_bytes=released.size_bytes)
                 if released.again_s is not None:
                     done = replace(done, again_s=released.again_s, for_release=True, quiet=False)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 
@@ -11,7 +12,7 @@ from archival.broker.lagging_groups import LaggingGroups
 from archival.config import ArchivalConfig
 from archival.members import Member
 from archival.partition.archiver import PartitionArchiver
-from archival.partition.release import Releaser, plan_release
+from archival.partition.release import ReleaseLimit, Releaser, kept_from, plan_release
 from archival.partition.source import LocalLogs
 from headwater_core.clock import Clock
 from headwater_core.errors import HeadwaterError, TransientError
@@ -67,8 +68,9 @@ class Releases:
         """Are they wanted, and is there somebody who can delete?"""
         return self.are_wanted(settings) and (self._owned or self._broker_releaser is not None)
 
-    def is_complete(self, member: Member, log: LocalLog, next_offset: int) -> bool:
+    def is_complete(self, member: Member, log: LocalLog, next_offset: int, settings: ArchivalConfig) -> bool:
         """Is nothing left to release of what is archived up to `next_offset`, as far as a look shows?"""
+        next_offset = min(next_offset, self._kept(settings, log).offset)
         if self._owned:
             return not _is_beyond_first(log, next_offset)
         led = log.leadership
@@ -77,41 +79,47 @@ class Releases:
         end = member.released.end if member.released.leader_epoch == led.leader_epoch else 0
         return not any(end < following.base_offset <= next_offset for following in log.segments[1:])
 
-    def release(self, member: Member, archiver: PartitionArchiver, log: LocalLog) -> Released:
+    def _kept(self, settings: ArchivalConfig, log: LocalLog) -> ReleaseLimit:
+        keep_bytes, keep_ms = settings.release_keep_bytes, settings.release_keep_ms
+        return kept_from(log, keep_bytes=keep_bytes, keep_ms=keep_ms, now_ms=self._clock.now_ms())
+
+    def release(self, member: Member, archiver: PartitionArchiver, log: LocalLog, settings: ArchivalConfig) -> Released:
         """Release what is archived of `log`, where `are_made`. Raises what Releaser.release does for an owned directory; what fails at the
         broker is tried again later: neither this partition's archiving nor any other waits for it."""
         if not self._owned:
-            return self._release_at_broker(member, archiver, log)
-        if not self._may_release(member, archiver, log):
+            return self._release_at_broker(member, archiver, log, settings)
+        if not self._may_release(member, archiver, log, settings):
             return Released()
-        return Released(self._releaser.release(archiver).size_bytes)
+        return Released(self._releaser.release(archiver, partial(self._kept, settings)).size_bytes)
 
-    def _may_release(self, member: Member, archiver: PartitionArchiver, log: LocalLog) -> bool:
+    def _may_release(self, member: Member, archiver: PartitionArchiver, log: LocalLog, settings: ArchivalConfig) -> bool:
         """Is it worth asking the bucket? Not for an idle log, apart from the first time: side files may be left from a crash."""
         if not member.is_swept:
             member.is_swept = True
             return True
         head = archiver.head
-        return head is not None and _is_beyond_first(log, head.next_offset) and bool(plan_release(log, head, self._writer).segments)
+        if head is None or self.is_complete(member, log, head.next_offset, settings):
+            return False
+        return bool(plan_release(log, head, self._writer, self._kept(settings, log)).segments)
 
-    def _release_at_broker(self, member: Member, archiver: PartitionArchiver, log: LocalLog) -> Released:
+    def _release_at_broker(self, member: Member, archiver: PartitionArchiver, log: LocalLog, settings: ArchivalConfig) -> Released:
         assert self._broker_releaser is not None
         assert self._lagging_groups is not None
         record, head, now_s = member.released, archiver.head, self._clock.monotonic_s()
         if log.compacted_only:
             record.reason = "cleanup.policy is compact alone: the broker deletes no records on request"
-        if head is None or head.writer != self._writer or self.is_complete(member, log, head.next_offset):
+        if head is None or head.writer != self._writer or self.is_complete(member, log, head.next_offset, settings):
             return Released()
         if now_s < record.again_s:
             return Released(again_s=record.again_s - now_s)
         record.tried_in(log.leadership.leader_epoch if log.leadership is not None else -1)
-        planned = plan_release(log, head, self._writer)
+        planned = plan_release(log, head, self._writer, self._kept(settings, log))
         if planned.local_start <= record.end or not planned.segments:
             record.reason = planned.reason
             return Released()
         self._lagging_groups.check(log.partition, planned.local_start)
         try:
-            release = self._broker_releaser.release(archiver)
+            release = self._broker_releaser.release(archiver, partial(self._kept, settings))
         except HeadwaterError as error:
             pause_s = record.failed(error, now_s)
             (_log.warning if isinstance(error, TransientError) else _log.error)(

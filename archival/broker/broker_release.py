@@ -13,7 +13,7 @@ import structlog
 
 from archival.broker.broker_view import Broker, PinnedBroker
 from archival.partition.archiver import PartitionArchiver
-from archival.partition.release import Release, plan_release
+from archival.partition.release import Release, ReleaseLimit, no_limit, plan_release
 from archival.partition.source import LocalLogs
 from archival.plan.role import Acting, archiving_role
 from headwater_core import milestones
@@ -78,7 +78,9 @@ class BrokerReleaser:
     ) -> None:
         self._logs, self._broker, self._repository, self._writer, self._wait = logs, broker, repository, writer, wait
 
-    def release(self, archiver: PartitionArchiver, *, dry_run: bool = False) -> Release:
+    def release(
+        self, archiver: PartitionArchiver, kept: Callable[[LocalLog], ReleaseLimit] = no_limit, *, dry_run: bool = False
+    ) -> Release:
         """One round over `archiver`'s partition; its lock keeps archiving and release apart.
 
         Raises DeletionRefused when the topic's policy or our rights do not allow it; SourceChanged when the log, its leader or its replicas
@@ -96,7 +98,7 @@ class BrokerReleaser:
                 log, log_start = self._described(broker, first, led)
                 if log_start < log.local_start:
                     return _nothing(log, f"the broker holds offsets from {log_start} on elsewhere: in remote storage, most likely")
-                release = plan_release(log, held.head if held else None, self._writer)
+                release = plan_release(log, held.head if held else None, self._writer, kept(log))
                 release = replace(release, segments=_not_deleted(release, log_start))
                 milestones.reached("release.planned")
                 if not release.segments or dry_run:

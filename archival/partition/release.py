@@ -5,9 +5,10 @@ Nothing here trusts the control log or what an archiver remembers: the head is r
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import structlog
 
@@ -42,6 +43,20 @@ class Release:
     @property
     def size_bytes(self) -> int:
         return sum(segment.size_bytes for segment in self.segments)
+
+
+class ReleaseLimit(NamedTuple):
+    """The first offset that stays, and why."""
+
+    offset: int
+    reason: str
+
+
+NO_LIMIT = ReleaseLimit(1 << 63, "")
+
+
+def no_limit(log: LocalLog) -> ReleaseLimit:
+    return NO_LIMIT
 
 
 def release_bound(log: LocalLog, head: Head | None, writer: str) -> tuple[int, str]:
@@ -91,9 +106,24 @@ def _refusal(log: LocalLog, head: Head, writer: str, acting: Acting) -> str:
     return ""
 
 
-def plan_release(log: LocalLog, head: Head | None, writer: str) -> Release:
-    """The oldest sealed segments that lie wholly below the bound. Pure."""
-    bound, reason = release_bound(log, head, writer)
+def kept_from(log: LocalLog, *, keep_bytes: int, keep_ms: int, now_ms: int) -> ReleaseLimit:
+    """Return the base of the first segment among the newest `keep_bytes`, or written to within `keep_ms`. Pure.
+
+    When a segment was written to is its file's time: the times of its records are its producers'.
+    """
+    newer_bytes = sum(segment.size_bytes for segment in log.segments)
+    for segment in log.segments:
+        newer_bytes -= segment.size_bytes
+        if newer_bytes < keep_bytes:
+            return ReleaseLimit(segment.base_offset, f"the newest {keep_bytes} bytes are kept (release_keep_bytes)")
+        if keep_ms and now_ms - segment.generation.modified_ns // 1_000_000 < keep_ms:  # else a clock that is behind keeps nothing
+            return ReleaseLimit(segment.base_offset, f"what was written within {keep_ms} ms is kept (release_keep_ms)")
+    return NO_LIMIT
+
+
+def plan_release(log: LocalLog, head: Head | None, writer: str, kept: ReleaseLimit = NO_LIMIT) -> Release:
+    """The oldest sealed segments that lie wholly below the bound and below what is kept. Pure."""
+    bound, reason = min(release_bound(log, head, writer), kept, key=lambda limit: limit[0])
     gone: list[LocalSegment] = []
     for segment, following in zip(log.segments, log.segments[1:], strict=False):
         if segment.is_active or following.base_offset > bound:
@@ -109,7 +139,9 @@ class Releaser:
     def __init__(self, *, logs: LocalLogs, repository: ManifestRepository, writer: str, owned: bool) -> None:
         self._logs, self._repository, self._writer, self._owned = logs, repository, writer, owned
 
-    def release(self, archiver: PartitionArchiver, *, dry_run: bool = False) -> Release:
+    def release(
+        self, archiver: PartitionArchiver, kept: Callable[[LocalLog], ReleaseLimit] = no_limit, *, dry_run: bool = False
+    ) -> Release:
         """One round over `archiver`'s partition; its lock keeps the two apart.
 
         Raises UsageError for a directory that is a broker's, SourceChanged when the log changes meanwhile, and what the repository raises.
@@ -122,7 +154,7 @@ class Releaser:
             log = self._logs.look(archiver.partition.topic_partition)
             if log.partition != archiver.partition:
                 raise SourceChanged(f"{archiver.partition} is another incarnation now: {log.partition.topic_id}")
-            release = plan_release(log, head, self._writer)
+            release = plan_release(log, head, self._writer, kept(log))
             self._look_again(log, release)
             milestones.reached("release.planned")
             if not dry_run:

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from archival.partition.release import plan_release, release_bound
+from archival.partition.release import NO_LIMIT, ReleaseLimit, kept_from, plan_release, release_bound
 from archival.plan.policy import Policy
 from headwater_core.errors import SourceChanged, UsageError
-from headwater_core.segments.local_log import LocalLog
+from headwater_core.segments.local_log import Generation, LocalLog
 from manifests.head import Head
 from tests.archival.builders import PARTITION, Agent, Directory, a_log, led_by
 from tests.headwater_core.segments.builders import a_segment
@@ -98,6 +98,39 @@ def test_while_it_is_unknown_who_leads_nothing_is_released() -> None:
     assert bound(replace(log, leadership_unread=True), a_head(WHOLE)) == 0
 
 
+def kept(keep_bytes: int = 0, keep_ms: int = 0, now_ms: int = 1000) -> int:
+    """100 bytes in each of three segments, last written to at 100, 200 and 300 ms."""
+    log = a_log(0, 10, 20, hw=30)
+    segments = (
+        replace(segment, size_bytes=100, generation=Generation(at_ms, at_ms * 1_000_000))
+        for segment, at_ms in zip(log.segments, (100, 200, 300), strict=True)
+    )
+    return kept_from(replace(log, segments=tuple(segments)), keep_bytes=keep_bytes, keep_ms=keep_ms, now_ms=now_ms).offset
+
+
+def test_the_newest_bytes_are_kept() -> None:
+    assert kept() == NO_LIMIT.offset
+    assert [kept(keep_bytes=size) for size in (1, 100, 101, 200, 201, 1000)] == [20, 20, 10, 10, 0, 0]
+
+
+def test_what_was_written_to_of_late_is_kept() -> None:
+    assert [kept(keep_ms=keep_ms) for keep_ms in (700, 701, 800, 801, 901)] == [NO_LIMIT.offset, 20, 20, 10, 0]
+    assert kept(keep_ms=1, now_ms=0) == 0  # a clock that went back keeps all
+    assert kept(now_ms=0) == NO_LIMIT.offset
+
+
+def test_more_than_the_newest_bytes_is_kept_for_its_time() -> None:
+    assert kept(keep_bytes=100, keep_ms=801) == 10
+    assert kept(keep_bytes=300, keep_ms=701) == 0
+
+
+def test_nothing_is_released_that_is_kept() -> None:
+    log = a_log(0, 10, 20, hw=30)
+    plan = plan_release(log, a_head(WHOLE), "me", ReleaseLimit(10, "kept"))
+    assert [segment.base_offset for segment in plan.segments] == [0]
+    assert (plan.local_start, plan.reason) == (10, "kept")
+
+
 # In a directory
 
 
@@ -124,6 +157,14 @@ def test_archived_segments_are_deleted_with_all_their_files(directory: Directory
     assert release.size_bytes > 0
     assert {name[:20] for name in names(directory)} == {f"{20:020}"}
     assert agent.run(Policy(tail_after_ms=0)) == ["archived", "caught up"]
+
+
+def test_segments_that_are_kept_stay_with_all_their_files(directory: Directory) -> None:
+    agent = Agent(directory.root)
+    agent.run()
+    release = agent.releaser.release(agent.archiver, lambda log: ReleaseLimit(log.segments[1].base_offset, "kept"))
+    assert [segment.base_offset for segment in release.segments] == [0]
+    assert {name[:20] for name in names(directory)} == {f"{base:020}" for base in (10, 20)}
 
 
 def test_a_dry_run_deletes_nothing(directory: Directory) -> None:

@@ -1,5 +1,6 @@
 """When what is archived is released, and by whom: in an owned directory, and by a broker at the agent's request."""
 
+import os
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -107,6 +108,36 @@ def test_beside_a_broker_nothing_is_released_unless_requested(tmp_path: Path) ->
     bench.scheduler.rescan()
     bench.turns()
     assert broker.deleted[1:] == [(TopicPartition("soup", 0), 40)]
+
+
+def test_the_newest_bytes_of_an_owned_log_are_kept(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, owned=True)
+    bench.broker.partition("soup", 0, segments=4)
+    bench.settings = ArchivalConfig(release_keep_bytes=1 << 20)
+    bench.scheduler.rescan()
+    bench.turns()
+    assert len(bench.broker.segments("soup", 0)) == 4
+    bench.settings = ArchivalConfig()
+    bench.scheduler.reconsider()
+    bench.turns()
+    assert len(bench.broker.segments("soup", 0)) == 1
+
+
+@pytest.mark.usefixtures("led")
+def test_a_segment_is_released_when_its_time_is_over_though_nothing_is_written(tmp_path: Path) -> None:
+    broker, bench = a_request(tmp_path)
+    bench.settings = ArchivalConfig(release=True, release_keep_ms=60_000)
+    now_ns = bench.clock.now_ms() * 1_000_000
+    for path in (tmp_path / "log").glob("*/*.log"):
+        os.utime(path, ns=(now_ns, now_ns))
+    bench.scheduler.rescan()
+    bench.turns()
+    assert bench.last_offset("soup", 0) == 29
+    assert not broker.deleted
+    bench.clock.advance(60_000)
+    bench.scheduler.rescan()
+    bench.turns()
+    assert broker.deleted == [(TopicPartition("soup", 0), 30)]
 
 
 @pytest.mark.usefixtures("led")
