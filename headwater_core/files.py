@@ -2,9 +2,11 @@
 
 import errno
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from headwater_core.errors import DiskFull, HeadwaterError, TransientError, Unauthorised, UsageError
 
@@ -90,3 +92,24 @@ def sync_path(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+class Fingerprint(NamedTuple):
+    """Tell one state of a file from another. The last time is that of a change of its rights, too."""
+
+    device: int
+    inode: int
+    size_bytes: int
+    modified_ns: int
+    changed_ns: int
+
+
+def fingerprint(path: Path) -> Fingerprint | None:
+    """Return that of the file that `path` leads to, through links; None where there is none to be read."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    if not stat.S_ISREG(found.st_mode):
+        return None
+    return Fingerprint(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)

@@ -37,6 +37,7 @@ class S3Server:
     secret_key: str
     region: str
     pid: int
+    more_keys: tuple[str, ...] = ()  # with the same secret: what a rotation goes through
 
     def environ(self) -> dict[str, str]:
         """Where boto3's own chain finds the credentials, and nothing else: no profile, no metadata service."""
@@ -48,6 +49,12 @@ class S3Server:
             "AWS_CONFIG_FILE": os.devnull,
             "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
         }
+
+    def write_credentials(self, path: Path, access_key: str) -> None:
+        """Let the shared credentials file `path` hold this key, as a program that rotates keys does."""
+        fresh = path.with_name(f"{path.name}.new")
+        fresh.write_text(f"[default]\naws_access_key_id={access_key}\naws_secret_access_key={self.secret_key}\n")
+        fresh.rename(path)
 
     def bucket(self) -> str:
         """The name of a new, empty bucket."""
@@ -115,7 +122,9 @@ def running_s3_server(directory: Path) -> Iterator[S3Server]:
 
 def _start(data: Path) -> tuple[subprocess.Popen[bytes], S3Server]:
     secret = uuid.uuid4().hex
-    identity = {"name": "test", "credentials": [{"accessKey": "test", "secretKey": secret}], "actions": ["Admin", "Read", "Write", "List"]}
+    keys = ("test", "second", "third")
+    credentials = [{"accessKey": key, "secretKey": secret} for key in keys]
+    identity = {"name": "test", "credentials": credentials, "actions": ["Admin", "Read", "Write", "List"]}
     (data / "ids.json").write_text(json.dumps({"identities": [identity]}))
     (data / "blobs").mkdir()
     s3, master, volume, filer = free_ports(4)
@@ -145,7 +154,7 @@ def _start(data: Path) -> tuple[subprocess.Popen[bytes], S3Server]:
         process = subprocess.Popen(
             command, env=environ, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=data, start_new_session=True
         )
-    return process, S3Server(f"http://127.0.0.1:{s3}", "test", secret, "us-east-1", process.pid)
+    return process, S3Server(f"http://127.0.0.1:{s3}", keys[0], secret, "us-east-1", process.pid, keys[1:])
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], server: S3Server) -> Exception | None:

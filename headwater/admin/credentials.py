@@ -9,6 +9,7 @@ import structlog
 from headwater.admin.access import Tokens
 from headwater.admin.config import AdminConfig
 from headwater_core.errors import UsageError
+from headwater_core.files import Fingerprint, fingerprint
 
 RELOAD_S = 10.0  # between two looks at the files
 TOKEN_BYTES_MIN = 16
@@ -56,17 +57,9 @@ class Credentials:
         certificate, key = config.tls_certificate, config.tls_key
         return tokens, _context(certificate, key) if certificate and key else None
 
-    def _stamps(self) -> list[tuple[int, int, int] | None]:
+    def _stamps(self) -> list[Fingerprint | None]:
         files = (self._config.token_file, self._config.read_token_file, self._config.tls_certificate, self._config.tls_key)
-        return [_stamp(each) for each in files if each is not None]
-
-
-def _stamp(path: Path) -> tuple[int, int, int] | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
+        return [fingerprint(path) for path in files if path is not None]
 
 
 def _token(name: str, path: Path) -> bytes:

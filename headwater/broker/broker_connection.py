@@ -111,13 +111,13 @@ class BrokerConnection:
     """
 
     def __init__(self, address: BrokerAddress, properties: ClientProperties) -> None:
-        self.address, self._properties = address, properties
+        self.address, self._properties = address, properties.current()
         self.failure: HeadwaterError | None = None  # what made it useless
         self._correlation_id = 0
         self._answer_bytes_max = UNAUTHENTICATED_BYTES_MAX
         self._lacking: frozenset[BrokerApi] = frozenset()  # of ADMIN_VERSIONS
         try:
-            self._socket: socket.socket = socket.create_connection(address, properties.request_timeout_s)
+            self._socket: socket.socket = socket.create_connection(address, self._properties.request_timeout_s)
         except OSError as error:
             raise TransientError(f"broker {address}: {error.strerror or error}") from error
         except ValueError as error:  # of a host name that cannot be one; brokers advertise what they were told to

@@ -7,12 +7,16 @@ value that was not continued with a backslash looks like a key, so only what has
 
 import re
 import ssl
+import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 
+import structlog
+
 from headwater_core.errors import UsageError
+from headwater_core.files import Fingerprint, fingerprint
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -41,6 +45,8 @@ _NAME = re.compile(r"(?=.{1,80}\Z)[a-z0-9]+(?:\.[a-z0-9]+)*\Z")
 _JAAS_OPTION = re.compile(r"""(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s;"']+))""")
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
+log = structlog.get_logger()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientProperties:
@@ -49,6 +55,7 @@ class ClientProperties:
     tls        checked when it was read; None for a protocol without it
     ignored    keys that have no effect here
     other_lines  so many lines are no property
+    file       they come from; None where they do not
     """
 
     security_protocol: str = "PLAINTEXT"
@@ -60,21 +67,58 @@ class ClientProperties:
     request_timeout_s: float = 10.0
     ignored: tuple[str, ...] = ()
     other_lines: int = 0
+    file: "PropertiesFile | None" = field(default=None, repr=False, compare=False)
 
     @property
     def uses_sasl(self) -> bool:
         return self.security_protocol.startswith("SASL_")
 
+    def current(self) -> "ClientProperties":
+        """These, or what their file says by now: for a new connection."""
+        return self if self.file is None else self.file.reload()
+
+
+class PropertiesFile:
+    """The file at `path`, and the certificates that it names, which may be replaced at any time. Safe to use from many threads.
+
+    Raises UsageError, which names keys, never values.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._lock = path, threading.Lock()
+        self._known, self.properties = self._load()
+
+    def reload(self) -> ClientProperties:
+        """Return what the files say now, or what they said when they could last be used."""
+        with self._lock:
+            if self._known == {path: fingerprint(path) for path in self._known}:
+                return self.properties
+            try:
+                known, found = self._load()
+                if found.security_protocol != self.properties.security_protocol:  # an empty file would be a connection without a password
+                    raise UsageError(f"log.client_properties: {self._path}: security.protocol has changed, which takes a restart")
+            except UsageError as error:
+                log.error("client_properties_refused", reason=str(error), consequence="those that were loaded before stay in use")
+            else:
+                self._known, self.properties = known, found
+                log.info("client_properties_reloaded", path=str(self._path))
+            return self.properties
+
+    def _load(self) -> tuple[dict[Path, Fingerprint | None], ClientProperties]:
+        known = {self._path: fingerprint(self._path)}  # as each was before it is read
+        values = load_properties(self._path, "log.client_properties")
+        for key in ("ssl.truststore.location", "ssl.keystore.location"):
+            if key in values:
+                known[Path(values[key])] = fingerprint(Path(values[key]))
+        try:
+            return known, replace(_checked(values), file=self)
+        except UsageError as error:
+            raise UsageError(f"log.client_properties: {self._path}: {error}") from None
+
 
 def load_client_properties(path: Path | None) -> ClientProperties:
     """Those in the file; of a plain connection when there is none. Raises UsageError, which names keys, never values."""
-    if path is None:
-        return ClientProperties()
-    given = load_properties(path, "log.client_properties")
-    try:
-        return _checked(given)
-    except UsageError as error:
-        raise UsageError(f"log.client_properties: {path}: {error}") from None
+    return ClientProperties() if path is None else PropertiesFile(path).properties
 
 
 def load_properties(path: Path, setting: str) -> dict[str, str]:

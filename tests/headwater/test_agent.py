@@ -20,6 +20,7 @@ from headwater.replay import consume
 from tests.fixtures import expected
 from tests.headwater.conftest import Stage
 from tests.headwater.gateway.raw import RawClient, a_fetch
+from tests.headwater_core.objectstore.badnetwork import bad_network
 from tests.peers.kafka import free_port
 from tests.s3server import S3Server
 
@@ -294,6 +295,27 @@ def test_an_agent_with_wrong_credentials_says_so_as_an_error_and_goes_on(stage: 
         assert agent.wait_for("store_unavailable")["level"] == "error"
         agent.wait_for("gateway_started")
         assert agent.stop() == 0
+
+
+def test_an_agent_lives_through_two_rotations_of_its_key(stage: Stage, s3_server: S3Server) -> None:
+    file = stage.root / "credentials"
+    s3_server.write_credentials(file, s3_server.access_key)
+    environ = {**s3_server.environ(), "AWS_SHARED_CREDENTIALS_FILE": str(file), "AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}
+    log = stage.log("kitchen")
+    with bad_network(s3_server.endpoint_url) as network:
+        store = ("--store", f"s3://{s3_server.bucket()}", "--set", f"store.endpoint_url={network.endpoint_url}")
+        with running(stage, log, *store, "--set", "log.owned=true", **environ) as agent:
+            agent.wait_for("gateway_started")
+            agent.wait_for("partition_claimed")
+            for old, new, topic in zip((s3_server.access_key, "second"), s3_server.more_keys, ("orders.in", None), strict=True):
+                network.expired.add(old)
+                s3_server.write_credentials(file, new)
+                flushed = stage.run("flush", *filter(None, [topic]), log=log)
+                assert flushed.code == 0, flushed.err
+                agent.wait_for("store_credentials_reloaded")
+            assert agent.stop() == 0
+        assert not [event for event in agent.events if event.get("level") in ("warning", "error")]
+    assert list(dict.fromkeys(passage.key for passage in network.passages if not passage.fate.status)) == ["test", "second", "third"]
 
 
 def test_an_agent_of_another_store_does_not_start(stage: Stage) -> None:

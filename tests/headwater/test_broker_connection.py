@@ -4,13 +4,15 @@ import socket
 import threading
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headwater.broker.broker_connection import UNAUTHENTICATED_BYTES_MAX, BrokerAddress, BrokerApi, BrokerConnection
-from headwater.broker.client_properties import ClientProperties
+from headwater.broker.client_properties import ClientProperties, load_client_properties
 from headwater_core.errors import TransientError, Unauthorised, UnsupportedFormat, UsageError
+from headwater_core.files import replace_file
 from tests.headwater.socket_broker import ALL, Answer, SocketBroker, scram_server
 
 QUORUM = {"topics": [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]}
@@ -58,6 +60,20 @@ def test_a_wrong_password_is_said_so_without_the_password() -> None:
     with SocketBroker(answers) as broker, pytest.raises(Unauthorised, match="wrong user or password") as caught:
         BrokerConnection(broker.address, SASL)
     assert "sesame" not in str(caught.value)
+
+
+def test_a_new_connection_shows_the_password_that_the_file_has_now(tmp_path: Path) -> None:
+    path = tmp_path / "client.properties"
+    text = "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-256\nusername=ada\npassword={}\n"
+    path.write_text(text.format("before"))
+    properties = load_client_properties(path)
+    replace_file(path, text.format("open sesame").encode())
+    answers: dict[BrokerApi, Answer] = {
+        BrokerApi.SASL_HANDSHAKE: handshake,
+        BrokerApi.SASL_AUTHENTICATE: scram_server("sha256", "ada", "open sesame"),
+    }
+    with SocketBroker(answers) as broker:
+        BrokerConnection(broker.address, properties).close()
 
 
 def test_a_mechanism_that_the_broker_does_not_take_is_named() -> None:

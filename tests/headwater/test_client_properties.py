@@ -2,11 +2,14 @@
 
 from pathlib import Path
 
+import botocore
 import pytest
 
 from headwater.broker.client_properties import ClientProperties, load_client_properties, parse_properties
 from headwater_core.errors import UsageError
+from headwater_core.files import replace_file
 
+AUTHORITIES = (Path(botocore.__file__).parent / "cacert.pem").read_text("utf-8")
 SECRET = "open sesame"
 
 
@@ -90,3 +93,57 @@ def test_lines_of_a_key_that_were_not_continued_are_counted_and_not_named(tmp_pa
 def test_lines_end_and_characters_are_joined_as_in_java() -> None:
     text = "a=1\u20282\x853\rb=\\ud83d\\ude00\r\nc=4"
     assert dict(parse_properties(text)) == {"a": "1\u20282\x853", "b": "\U0001f600", "c": "4"}
+
+
+def scram(password: str) -> str:
+    return f"security.protocol=SASL_SSL\nsasl.mechanism=SCRAM-SHA-256\nusername=ada\npassword={password}\n"
+
+
+def test_a_password_that_changes_in_the_file_is_taken_up(tmp_path: Path) -> None:
+    path = tmp_path / "client.properties"
+    path.write_text(scram("first"))
+    loaded = load_client_properties(path)
+    assert loaded.current() is loaded
+    replace_file(path, scram("second").encode())
+    assert (loaded.password, loaded.current().password) == ("first", "second")
+    replace_file(path, scram("third").encode())
+    assert loaded.current().current().password == "third"
+
+
+@pytest.mark.parametrize(
+    "half", ["", "security.protocol=SASL_SSL\nsasl.mechanism=SCRAM-SHA-256\nusername=ada\n", "ssl.truststore.typ=PEM\n"]
+)
+def test_half_a_file_leaves_the_former_password_in_use(tmp_path: Path, half: str) -> None:
+    path = tmp_path / "client.properties"
+    path.write_text(scram("first"))
+    loaded = load_client_properties(path)
+    replace_file(path, scram("second").encode())
+    assert loaded.current().password == "second"
+    path.write_text(half)
+    assert loaded.current().password == "second"
+    path.unlink()
+    assert loaded.current().password == "second"
+    path.write_text(scram("third"))
+    assert loaded.current().password == "third"
+
+
+def test_an_authority_that_is_replaced_through_a_link_is_taken_up(tmp_path: Path) -> None:
+    """As Kubernetes mounts a secret."""
+    for name in ("v1", "v2"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "ca.pem").write_text(AUTHORITIES if name == "v1" else "no certificate")
+    (tmp_path / "..data").symlink_to("v1")
+    path = tmp_path / "client.properties"
+    path.write_text(f"security.protocol=SSL\nssl.truststore.type=PEM\nssl.truststore.location={tmp_path}/..data/ca.pem\n")
+    loaded = load_client_properties(path)
+
+    def exchange(version: str) -> None:
+        (tmp_path / "..data_tmp").symlink_to(version)
+        (tmp_path / "..data_tmp").rename(tmp_path / "..data")
+
+    exchange("v2")
+    assert loaded.current() is loaded  # it is no certificate
+    (tmp_path / "v3").mkdir()
+    (tmp_path / "v3" / "ca.pem").write_text(AUTHORITIES)
+    exchange("v3")
+    assert loaded.current().tls not in (None, loaded.tls)

@@ -10,8 +10,10 @@ from botocore.exceptions import BotoCoreError
 
 from headwater_core.errors import CorruptData, HeadwaterError, NotFound, SourceChanged, UsageError
 from headwater_core.objectstore.digest import from_s3
+from headwater_core.objectstore.s3.credentials import followed_session, repeat_refused
 from headwater_core.objectstore.s3.error_codes import FOREIGN, as_headwater_error
 from headwater_core.objectstore.s3.request_body import PutEnded, RequestBody
+from headwater_core.objectstore.s3.response_body import TimedSession
 from headwater_core.objectstore.store import check_key, check_prefix
 
 if TYPE_CHECKING:
@@ -27,13 +29,15 @@ _Answer = TypeVar("_Answer")
 class S3Bucket:
     """The client and the place it is used for. Requests are made inside `translated` or through `send`, so that only our errors leave.
 
-    Credentials come from boto3's own chain. `endpoint_url` is for stores other than Amazon's; they get path-style addresses.
-    `attempts` counts the first one; botocore repeats a request that got no answer, or one of "slow down".
+    Credentials come from boto3's own chain, and follow its files. `endpoint_url` is for stores other than Amazon's; they get path-style
+    addresses. `attempts` counts the first one; botocore repeats a request that got no answer, or one of "slow down".
+
+    timeout_s  for the whole answer to a read, and more for one that is long
 
     Raises UsageError and Unauthorised when there can be no client.
     """
 
-    def __init__(self, name: str, prefix: str, *, endpoint_url: str | None, region: str | None, attempts: int) -> None:
+    def __init__(self, name: str, prefix: str, *, endpoint_url: str | None, region: str | None, attempts: int, timeout_s: float) -> None:
         self.name = name
         self.prefix = prefix.strip("/") + "/" if prefix.strip("/") else ""
         check_prefix(self.prefix)
@@ -52,9 +56,15 @@ class S3Bucket:
             s3={"payload_signing_enabled": False, "addressing_style": "path" if endpoint_url else "auto"},
         )
         try:
-            self.client: S3Client = boto3.session.Session().client("s3", endpoint_url=endpoint_url, region_name=region, config=config)
+            session, credentials = followed_session()
+            self.client: S3Client = boto3.session.Session(botocore_session=session).client(
+                "s3", endpoint_url=endpoint_url, region_name=region, config=config
+            )
         except (BotoCoreError, ValueError) as error:
             raise as_headwater_error(self.url, error, write=False) from error
+        repeat_refused(self.client, credentials)
+        endpoint = self.client._endpoint  # type: ignore[attr-defined]  # botocore has no other way in
+        endpoint.http_session = TimedSession(endpoint.http_session, timeout_s)
         self.client.meta.events.register("before-parse.s3", _refuse_incomplete)
 
     @property

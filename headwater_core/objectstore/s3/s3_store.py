@@ -7,6 +7,7 @@ same moment (SeaweedFS 4.48 does not), so whatever is raced for has to be a docu
 """
 
 import contextlib
+import re
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -18,7 +19,7 @@ from headwater_core.objectstore.s3.growth import S3Growth
 from headwater_core.objectstore.s3.multipart import MultipartUploads
 from headwater_core.objectstore.s3.part_copy import PartCopies
 from headwater_core.objectstore.s3.request_body import PutSource
-from headwater_core.objectstore.s3.response_body import fill, release
+from headwater_core.objectstore.s3.response_body import SLOWEST_BYTES_PER_S, fill, pieces, release
 from headwater_core.objectstore.store import (
     DOCUMENT_BYTES_MAX,
     NO_METADATA,
@@ -43,7 +44,6 @@ _MIB = 1 << 20
 PART_BYTES_MIN = 5 * _MIB  # S3 refuses a smaller part, unless it is the last
 SINGLE_PUT_BYTES_MAX = 64 * _MIB  # one request up to here: parts cost the server a second pass
 _MEMORY_PART_BYTES = 8 * _MIB  # of what is no file and must be held while it is sent
-_SLOWEST_BYTES_PER_S = 256 << 10
 
 
 class S3Store:
@@ -61,11 +61,11 @@ class S3Store:
         transfer_timeout_s: float = 60.0,
         attempts: int = 4,
     ) -> None:
-        """transfer_timeout_s   for a whole ranged GET, and a second more for every _SLOWEST_BYTES_PER_S: a body that trickles ends
+        """transfer_timeout_s   for a whole answer to a read, and a second more for every SLOWEST_BYTES_PER_S: a body that trickles ends
 
         Raises UsageError and Unauthorised when there can be no client.
         """
-        self._bucket = S3Bucket(bucket, prefix, endpoint_url=endpoint_url, region=region, attempts=attempts)
+        self._bucket = S3Bucket(bucket, prefix, endpoint_url=endpoint_url, region=region, attempts=attempts, timeout_s=transfer_timeout_s)
         self._uploads = MultipartUploads(self._bucket, "s3-send", lambda: self.progressed())
         self._cut_uploads = MultipartUploads(self._bucket, "s3-send-parts")  # cut by the caller; neither waits for the others' parts
         self._copies = PartCopies(self._bucket, self._uploads)
@@ -156,13 +156,27 @@ class S3Store:
         with self._bucket.translated(key, write=False):
             answer = self._s3.get_object(Bucket=self._bucket.name, Key=self._bucket.full(key), ChecksumMode="ENABLED")
             with contextlib.closing(answer["Body"]) as body:
-                if answer["ContentLength"] > max_bytes:
-                    raise CorruptData(key, 0, f"{answer['ContentLength']} bytes, limit {max_bytes}")
-                content = body.read()
+                content = self._read_document(key, body, answer.get("ContentLength"), max_bytes)
         stored = stored_digest(answer)
         if stored is not None and stored != digest_of(content):
             raise CorruptData(key, 0, f"{digest_of(content)} arrived, the store keeps {stored}")
         return content, _tag(answer["ETag"])
+
+    def _read_document(self, key: str, body: Any, announced: int | None, max_bytes: int) -> bytes:
+        """announced: None for an answer in chunks, whose last one says that it is whole"""
+        raw, content = body._raw_stream, bytearray()
+        if announced is None and not raw.chunked:
+            raise TransientError(f"{self.url}/{key}: the answer does not say where it ends")
+        if announced is not None and announced > max_bytes:
+            raise CorruptData(key, 0, f"{announced} bytes, limit {max_bytes}")
+        for piece in pieces(raw, self._transfer_timeout_s):
+            content += piece
+            if len(content) > max_bytes:
+                raise CorruptData(key, 0, f"more than {max_bytes} bytes")
+        if announced is not None and len(content) != announced:
+            raise TransientError(f"{self.url}/{key}: the connection ended after {len(content)} of {announced} bytes")
+        raw.release_conn()
+        return bytes(content)
 
     def read_into(self, key: str, buffer: memoryview, *, start: int) -> Mapping[str, str]:
         metadata: dict[str, str] = {}
@@ -178,7 +192,7 @@ class S3Store:
         if not size_bytes:
             yield from (None for _ in buffers)
             return
-        end_s = monotonic() + self._transfer_timeout_s + size_bytes / _SLOWEST_BYTES_PER_S
+        end_s = monotonic() + self._transfer_timeout_s + size_bytes / SLOWEST_BYTES_PER_S
         wanted = f"bytes={start}-{start + size_bytes - 1}"
         with self._bucket.translated(key, write=False):
             answer = self._s3.get_object(Bucket=self._bucket.name, Key=self._bucket.full(key), Range=wanted)
@@ -194,11 +208,12 @@ class S3Store:
 
     def _check_range(self, key: str, answer: "GetObjectOutputTypeDef", start: int, size_bytes: int) -> None:
         """Raises UsageError when the answer is not of the range, TruncatedData when the object ends in it."""
-        is_range = answer.get("ContentRange", "").startswith(f"bytes {start}-")
-        if not is_range and (start or answer["ContentLength"] != size_bytes):
+        covered = re.match(rf"bytes {start}-(\d+)/", answer.get("ContentRange", ""))
+        length = answer.get("ContentLength", int(covered[1]) + 1 - start if covered else -1)  # of an answer in chunks nothing else says it
+        if not covered and (start or length != size_bytes):
             raise UsageError(f"{self.url}: this store does not answer ranged requests")
-        if answer["ContentLength"] != size_bytes:
-            raise TruncatedData(key, start + answer["ContentLength"], f"{size_bytes} bytes wanted from {start}")
+        if length != size_bytes:
+            raise TruncatedData(key, start + length, f"{size_bytes} bytes wanted from {start}")
 
     def stat(self, key: str) -> ObjectInfo:
         try:
@@ -207,6 +222,8 @@ class S3Store:
         except NotFound:
             self._bucket.check_exists()  # an answer to HEAD has no body to say what is missing
             raise
+        if not {"ContentLength", "LastModified", "ETag"} <= answer.keys():
+            raise UsageError(f"{self.url}: this store, or a proxy before it, does not say how long and how old an object is")
         modified_ms = int(answer["LastModified"].timestamp() * 1000)
         return ObjectInfo(key, answer["ContentLength"], _tag(answer["ETag"]), stored_digest(answer), modified_ms)
 

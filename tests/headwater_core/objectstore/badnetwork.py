@@ -1,6 +1,7 @@
 """A proxy in front of an S3 server that answers wrongly, late or not at all, as a healthy server will not."""
 
 import http.client
+import re
 import socket
 import sys
 import threading
@@ -57,6 +58,7 @@ class Passage:
     """One request and what became of it.
 
     at_s    when it came, on the monotonic clock
+    key     the access key that it is signed with
     status  what the server answered, whoever learned of it; 0 when it was not asked, or not whole
     """
 
@@ -65,17 +67,22 @@ class Passage:
     path: str
     fate: Answer
     size_bytes: int
+    key: str = ""
     status: int = 0
 
 
 @dataclass
 class BadNetwork:
-    """`plan` holds the next requests' fates, first come first; when it is empty `fate` decides. Each is in `passages` then."""
+    """`plan` holds the next requests' fates, first come first; when it is empty `fate` decides. Each is in `passages` then.
+
+    expired  access keys that are refused, whatever the plan
+    """
 
     url: str
     fate: Callable[[], Answer] = lambda: PASS
     plan: deque[Answer] = field(default_factory=deque)
     passages: list[Passage] = field(default_factory=list)
+    expired: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.upstream = urlsplit(self.url).netloc
@@ -118,10 +125,12 @@ class BadNetwork:
             return self._settled.wait_for(lambda: not self._in_flight, patience_s)
 
     def handle(self, request: BaseHTTPRequestHandler) -> None:
+        signed = re.search(r"Credential=([^/]+)/", request.headers.get("Authorization", ""))
+        key = signed[1] if signed else ""
         with self._settled:
-            fate = self.plan.popleft() if self.plan else self.fate()
+            fate = error(400, "ExpiredToken") if key in self.expired else self.plan.popleft() if self.plan else self.fate()
             size_bytes = int(request.headers.get("Content-Length") or 0)
-            passage = Passage(time.monotonic(), request.command, request.path, fate, size_bytes)
+            passage = Passage(time.monotonic(), request.command, request.path, fate, size_bytes, key)
             self.passages.append(passage)
             self._in_flight += 1
         try:
