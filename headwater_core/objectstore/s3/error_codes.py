@@ -85,6 +85,11 @@ def as_headwater_error(where: str, error: Exception, *, write: bool) -> Headwate
     return _unanswered(f"{where}: {error}", write=write)
 
 
+def is_conflict(error: BaseException | None) -> bool:
+    """Did a conditional write meet another one in flight?"""
+    return isinstance(error, ClientError) and error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") == 409
+
+
 def _refusal(where: str, error: ClientError, *, write: bool) -> HeadwaterError:
     """What the server's own answer means."""
     answer = error.response
