@@ -32,7 +32,18 @@ from headwater.wiring import Bucket, check_conditional_writes, open_broker, open
 from headwater_core.clock import SystemClock
 from headwater_core.control.lock import DataDirLock
 from headwater_core.control.supervisor import ControlSupervisor
-from headwater_core.errors import DiskFull, HeadwaterError, Locked, NotFound, Partial, StoreGone, TransientError, Unauthorised, UsageError
+from headwater_core.errors import (
+    DataDirFull,
+    DiskFull,
+    HeadwaterError,
+    Locked,
+    NotFound,
+    Partial,
+    StoreGone,
+    TransientError,
+    Unauthorised,
+    UsageError,
+)
 from headwater_core.objectstore.guard import GuardedStore
 from headwater_core.partition import TopicPartition
 from headwater_core.segments.log_dirs import LogDirs
@@ -239,6 +250,8 @@ def _open_patiently(gate: Gate) -> None:
 def _open_or_report(gate: Gate) -> None:
     try:
         gate.open()
+    except DataDirFull as error:
+        log.error("data_directory_full", reason=str(error), consequence="nothing is archived or released until there is room")
     except (TransientError, Unauthorised, StoreGone, DiskFull) as error:
         (log.warning if isinstance(error, TransientError) else log.error)(
             "store_unavailable", reason=str(error), consequence="nothing is archived or released until it answers"
