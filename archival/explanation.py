@@ -19,7 +19,16 @@ from archival.plan.steps import Stop
 from archival.plan.stream_plan import OpenStream
 from archival.watermark import WatermarkOrigin, WatermarkSource
 from headwater_core.epochs import EpochHistory, leader_epoch_at
-from headwater_core.errors import CorruptData, Fenced, HeadwaterError, NeedsReplacement, NeedsUpgrade, TransientError, TruncatedData
+from headwater_core.errors import (
+    CorruptData,
+    Fenced,
+    HeadwaterError,
+    NeedsReplacement,
+    NeedsUpgrade,
+    TransientError,
+    TruncatedData,
+    Unauthorised,
+)
 from headwater_core.segments.batch_walk import headers
 from headwater_core.segments.local_log import LocalLog, LocalSegment
 from manifests.entry import Entry
@@ -155,7 +164,9 @@ def _blocked(log: LocalLog, head: Head | None, policy: Policy, now_ms: int, turn
     if head and isinstance(found := verdict(log.epochs, acting.leader_epoch, head), Behind):
         return Why("behind", found.reason)
     if turn and turn.probe_in_s is not None and not turn.in_hand:
-        reason = f"the store does not answer: {turn.error}" if turn.error else "the store does not answer, for any partition"
+        reason = "the store is unavailable for every partition"
+        if turn.error:
+            reason = str(turn.error) if isinstance(turn.error, Unauthorised) else f"the store does not answer: {turn.error}"
         return Why("store-unavailable", reason, turn.failing_since_ms, now_ms + round(turn.probe_in_s * 1000))
     if turn and turn.error and (turn.again_in_s is not None or not isinstance(turn.error, TransientError)):
         until_ms = now_ms + round(turn.again_in_s * 1000) if turn.again_in_s is not None else None

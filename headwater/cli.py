@@ -121,4 +121,8 @@ def main() -> None:
     except (OSError, ValueError):  # reported already, or no reader is left; Python would fail with a code of its own
         discard_output()
         code = code or HeadwaterError.exit_code
+    try:
+        sys.stderr.flush()
+    except (OSError, ValueError):  # messages that nobody reads change no exit code; Python would end with 120
+        discard_output(sys.stderr)
     sys.exit(code)

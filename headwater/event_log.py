@@ -9,6 +9,7 @@ import atexit
 import contextlib
 import logging
 import os
+import select
 import sys
 import threading
 from collections.abc import Mapping, MutableMapping
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from headwater.repeated_events import RepeatedEvents
 
 _SUMMARY_CHECK_S = 5.0  # between two checks for summaries that are due
+_WAIT_MS = 100  # for a pipe that is full while its reader reads
+_PIECE_CHARS = 1024  # at most 4 KiB: a pipe that takes anything takes so many bytes at once
 
 
 class LogLevel(Enum):
@@ -50,19 +53,41 @@ class LogFormat(Enum):
 class _Stderr:
     """Writes to sys.stderr as it is when an event happens.
 
-    An event that cannot be written, because of a full disk or a pipe without a reader, is dropped and counted: it must not
-    raise in the code that logs it.
+    An event that cannot be written, because of a full disk, a pipe without a reader or one whose reader has stopped, is dropped and
+    counted: it must neither raise in the code that logs it nor keep it waiting.
     """
 
     def __init__(self) -> None:
         self.dropped = 0
+        self._wait_ms = _WAIT_MS
+        self._is_cut = False  # was the last line dropped in its middle?
 
     def write(self, text: str) -> int:
+        text = f"\n{text}" if self._is_cut else text
+        for start in range(0, len(text), _PIECE_CHARS):
+            try:
+                self._wait()
+                sys.stderr.write(text[start : start + _PIECE_CHARS])
+                sys.stderr.flush()
+            except (OSError, ValueError, AttributeError):
+                self.dropped += 1
+                self._is_cut = self._is_cut or start > 0
+                return 0
+        self._is_cut = False
+        return len(text)
+
+    def _wait(self) -> None:
+        """Wait for a moment until stderr takes a piece, and for none once it has not. Raises TimeoutError, an OSError."""
         try:
-            return sys.stderr.write(text)
-        except (OSError, ValueError, AttributeError):
-            self.dropped += 1
-            return 0
+            number = sys.stderr.fileno()
+        except OSError:
+            return  # no file, as in a test
+        poll = select.poll()
+        poll.register(number, select.POLLOUT)
+        if not poll.poll(self._wait_ms):
+            self._wait_ms = 0
+            raise TimeoutError("nobody reads stderr")
+        self._wait_ms = _WAIT_MS
 
     def flush(self) -> None:
         with contextlib.suppress(OSError, ValueError, AttributeError):

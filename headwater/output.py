@@ -41,11 +41,14 @@ def open_missing_streams() -> None:
             setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115  for the life of the process
 
 
-def discard_output() -> None:
-    """Send what is still buffered for a reader that has gone to the null device, so that it does not fail again at exit."""
-    with contextlib.suppress(OSError, ValueError):  # stdout may be no file at all
+def discard_output(stream: TextIO | None = None) -> None:
+    """Send what is still buffered for a reader that has gone to the null device, so that it does not fail again at exit.
+
+    stream  stdout unless another one is named
+    """
+    with contextlib.suppress(OSError, ValueError):  # it may be no file at all
         null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, sys.stdout.fileno())
+        os.dup2(null, (stream or sys.stdout).fileno())
         os.close(null)
 
 

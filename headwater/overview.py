@@ -86,7 +86,7 @@ def summary(rows: Sequence[Row]) -> str:
     lags = [f"worst lag {duration_text(known['lag_s'])} ({_name(known)})"] if known else []
     lags += [f"lag unknown of {unknown}"] if unknown else []
     tries_ms = [row["store_try_ms"] for row in rows if row.get("store_try_ms") is not None]
-    held_back = [f"the store does not answer, next try at {time_text(max(tries_ms))}"] if tries_ms else []
+    held_back = [f"the store is unavailable, next try at {time_text(max(tries_ms))}"] if tries_ms else []
     troubles = [
         f"{words} {count}"
         for words, name in (
@@ -102,7 +102,7 @@ def summary(rows: Sequence[Row]) -> str:
 
 def held_back(store_try_ms: int) -> str:
     """Why nothing is archived while the agent leaves the store alone."""
-    return f"archiving is held back: the store does not answer to any partition, and is tried again at {time_text(store_try_ms)}"
+    return f"archiving is held back: the store is unavailable for every partition, and is tried again at {time_text(store_try_ms)}"
 
 
 def missing_topics(damaged: Mapping[str, str]) -> Partial:

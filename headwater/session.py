@@ -25,14 +25,25 @@ from headwater.config import Config
 from headwater.known_settings import KnownSettings
 from headwater.live_config import LiveConfig
 from headwater.options import parse_selection
-from headwater.store_identity import Gate, check_belongs, settle
+from headwater.store_identity import Gate, check_belongs, read_identity, settle
 from headwater.topic_downloads import TopicDownloads
 from headwater.trigger_check import check_triggers, differ
 from headwater.wiring import Bucket, check_conditional_writes, open_broker, open_bucket, open_log_dirs, requests_release, writer_id
 from headwater_core.clock import SystemClock
 from headwater_core.control.lock import DataDirLock
 from headwater_core.control.supervisor import ControlSupervisor
-from headwater_core.errors import DiskFull, HeadwaterError, Locked, NotFound, Partial, StoreGone, TransientError, Unauthorised, UsageError
+from headwater_core.errors import (
+    DataDirFull,
+    DiskFull,
+    HeadwaterError,
+    Locked,
+    NotFound,
+    Partial,
+    StoreGone,
+    TransientError,
+    Unauthorised,
+    UsageError,
+)
 from headwater_core.objectstore.guard import GuardedStore
 from headwater_core.partition import TopicPartition
 from headwater_core.segments.log_dirs import LogDirs
@@ -141,7 +152,7 @@ def open_session(config: Config, *, patient: bool = False, reload: Callable[[], 
         stack.callback(control.close)
         control.ready(_CONTROL_WAIT_S)
         control.start()
-        check = partial(_check_store, config, bucket, control, dirs)
+        check = partial(_check_store, config, bucket, control, dirs, patient=patient)
         again = partial(check_belongs, bucket.manifests, url=bucket.store.url, data_dir=config.node.data_dir)
         gate = Gate(check, SystemClock(), again=again, opened=partial(log.info, "store_available", url=bucket.store.url))
         if patient:
@@ -239,13 +250,15 @@ def _open_patiently(gate: Gate) -> None:
 def _open_or_report(gate: Gate) -> None:
     try:
         gate.open()
+    except DataDirFull as error:
+        log.error("data_directory_full", reason=str(error), consequence="nothing is archived or released until there is room")
     except (TransientError, Unauthorised, StoreGone, DiskFull) as error:
         (log.warning if isinstance(error, TransientError) else log.error)(
             "store_unavailable", reason=str(error), consequence="nothing is archived or released until it answers"
         )
 
 
-def _check_store(config: Config, bucket: Bucket, control: ControlSupervisor, dirs: LogDirs | None) -> None:
+def _check_store(config: Config, bucket: Bucket, control: ControlSupervisor, dirs: LogDirs | None, *, patient: bool) -> None:
     """Raises why this store must not be archived to, or what the store raises; then nothing has been written."""
     if dirs is None:
         check_belongs(bucket.manifests, url=bucket.store.url, data_dir=config.node.data_dir)
@@ -257,8 +270,21 @@ def _check_store(config: Config, bucket: Bucket, control: ControlSupervisor, dir
         cluster_id=dirs.cluster_id,
         fresh_id=uuid4().hex,
         remembered=bool(control.state().clusters.get(dirs.cluster_id)),
-        before_writing=partial(check_conditional_writes, config, bucket),
+        before_writing=partial(_check_conditions, config, bucket, patient=patient),
     )
+
+
+def _check_conditions(config: Config, bucket: Bucket, *, patient: bool) -> None:
+    """Raises UsageError for a store without conditional writes.
+
+    patient  TransientError where this data directory has archived before: the agent does not end, and serves what is local
+    """
+    try:
+        check_conditional_writes(config, bucket)
+    except UsageError as error:
+        if not patient or read_identity(config.node.data_dir) is None:
+            raise
+        raise TransientError(f"{error}. This is tried again") from error
 
 
 def _check_to_read(config: Config, bucket: Bucket) -> None:

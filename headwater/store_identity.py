@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from headwater_core.clock import Clock
-from headwater_core.errors import HeadwaterError, StoreGone, WrongStore
+from headwater_core.errors import DataDirFull, DiskFull, HeadwaterError, StoreGone, WrongStore
 from headwater_core.files import disk_errors, replace_file
 from manifests.document import FORMAT, prepared, seal, unseal
 from manifests.repository import ManifestRepository, foreign_bucket
@@ -121,7 +121,10 @@ def settle(
     assert owner.store_id is not None
     settled = StoreIdentity(url=url, cluster_id=owner.cluster_id, store_id=owner.store_id)
     if settled != known:
-        replace_file(data_dir / NAME, seal(settled))
+        try:
+            replace_file(data_dir / NAME, seal(settled))
+        except DiskFull as error:
+            raise DataDirFull(str(error)) from error
 
 
 def check_belongs(manifests: ManifestRepository, *, url: str, data_dir: Path, to_write: bool = False) -> Owner | None:

@@ -253,7 +253,7 @@ def _without_bucket(
     found: PartitionStatus, error: HeadwaterError, head: Head | None, log: LocalLog | None, offsets: tuple[int, int] | None
 ) -> PartitionStatus:
     """`found` while the bucket does not answer: by the last known head, else by the control log's offsets, else unknown."""
-    why = f"the bucket does not answer: {error}"
+    why = str(error) if isinstance(error, Unauthorised) else f"the bucket does not answer: {error}"
     if head is not None:
         return replace(found, reason=f"{found.reason}; {why}")
     is_excluded = found.state == "excluded"

@@ -87,6 +87,10 @@ class DiskFull(HeadwaterError):
     exit_code = 5
 
 
+class DataDirFull(DiskFull):
+    """No space in the data directory."""
+
+
 class CorruptData(HeadwaterError):
     """Bytes disagree with their checksum, length or manifest. Keep them aside; retrying cannot help."""
 

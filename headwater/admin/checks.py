@@ -46,5 +46,5 @@ def _store_failure(store: StoreMeter) -> str:
     """A store that is not called, because nothing is to be done, is as it was when it was; a failing one StoreProbe asks again."""
     health = store.health()
     if health.failing_s > STORE_LATE_S:
-        return f"no answer for {health.failing_s:.0f} s: {health.reason}"
+        return f"unavailable for {health.failing_s:.0f} s: {health.reason}"
     return "" if health.answered_s is not None else f"it has not answered yet{': ' if health.reason else ''}{health.reason}"

@@ -1,16 +1,18 @@
 """Finds out which promises that the archive needs a store keeps (design §3), by trying them on one small object.
 
-The object's name and content never change, so agents that probe at once do not disturb each other, nothing is left to
-remove, and no right to delete is needed.
+The object's name and content never change, so nothing is left to remove, and no right to delete is needed. Its tag may change with each
+replacement (S3's does with SSE-KMS): a refusal counts only while the tag is what it was, or agents that probe at once, and a request that
+was sent again after a lost answer, would make a good store look like one without conditions.
 """
 
 from dataclasses import dataclass
 
-from headwater_core.errors import AlreadyExists, Conflict
+from headwater_core.errors import AlreadyExists, Conflict, TransientError
 from headwater_core.objectstore.digest import digest_of
 from headwater_core.objectstore.store import ObjectStore
 
 PROBE_KEY = "headwater.probe"
+_ATTEMPTS = 100  # each agent that probes at the same time can disturb one of them
 _DOCUMENT = b"Headwater tries here whether this store refuses to overwrite.\n"
 
 
@@ -34,11 +36,9 @@ class Capabilities:
 def probe_store(store: ObjectStore) -> Capabilities:
     """Which promises `store` keeps. Raises Unauthorised, UsageError (no such bucket) and TransientError like any use of it."""
     _is_refused_create(store)
-    creates = _is_refused_create(store)
-    _, tag = store.get(PROBE_KEY)
     return Capabilities(
-        conditional_create=creates,
-        conditional_replace=_replaces(store, tag) and not _replaces(store, "0" * len(tag)),
+        conditional_create=_is_refused_create(store),
+        conditional_replace=_replaces_current(store) and not _replaces(store, "0" * len(store.get(PROBE_KEY)[1])),
         digest_confirmed=store.stat(PROBE_KEY).digest == digest_of(_DOCUMENT),
     )
 
@@ -49,6 +49,19 @@ def _is_refused_create(store: ObjectStore) -> bool:
     except AlreadyExists:
         return True
     return False
+
+
+def _replaces_current(store: ObjectStore) -> bool:
+    """Is a replacement done that names the current tag?"""
+    _, tag = store.get(PROBE_KEY)
+    for _ in range(_ATTEMPTS):
+        if _replaces(store, tag):
+            return True
+        refused = tag
+        _, tag = store.get(PROBE_KEY)
+        if tag == refused:
+            return False
+    raise TransientError(f"{store.url}/{PROBE_KEY} was replaced by others during {_ATTEMPTS} attempts; it is tried again")
 
 
 def _replaces(store: ObjectStore, tag: str) -> bool:

@@ -14,7 +14,7 @@ from archival.explanation import Turn, Unarchived, explain
 from archival.plan.policy import Policy, Triggers
 from archival.watermark import WatermarkOrigin, WatermarkSource
 from headwater_core.epochs import EpochHistory
-from headwater_core.errors import CorruptData, Fenced, HeadwaterError, TransientError
+from headwater_core.errors import CorruptData, Fenced, HeadwaterError, TransientError, Unauthorised
 from headwater_core.segments.local_log import Generation, LocalLog, LocalSegment
 from manifests.entry import Entry
 from manifests.head import Head
@@ -238,6 +238,14 @@ def test_what_is_set_and_who_leads_comes_before_a_failure(tmp_path: Path) -> Non
     assert kinds(told(replace(world, head=behind), turn=failing)) == [("behind", 10, 30)]
     assert kinds(told(world, turn=replace(failing, probe_in_s=4.0))) == [("store-unavailable", 10, 30)]
     assert kinds(told(world, trouble="a damaged head")) == [("stopped", 10, 30)]
+
+
+def test_a_store_that_refuses_does_not_count_as_one_without_an_answer(tmp_path: Path) -> None:
+    world, refused = a_plain_world(tmp_path, entries=(FIRST,)), Unauthorised("s3://b/a: 403 AccessDenied: access denied")
+    [silent] = told(world, turn=Turn(error=TransientError("a time-out"), again_in_s=1, probe_in_s=4.0))
+    [denied] = told(world, turn=Turn(error=refused, again_in_s=1, probe_in_s=4.0))
+    assert silent.why.reason == "the store does not answer: a time-out"
+    assert denied.why.reason == str(refused)
 
 
 def test_damage_is_where_it_is(tmp_path: Path) -> None:

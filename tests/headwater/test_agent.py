@@ -318,6 +318,25 @@ def test_an_agent_lives_through_two_rotations_of_its_key(stage: Stage, s3_server
     assert list(dict.fromkeys(passage.key for passage in network.passages if not passage.fate.status)) == ["test", "second", "third"]
 
 
+def test_an_agent_whose_messages_cannot_be_written_stops_as_others_do(stage: Stage) -> None:
+    command = [sys.executable, "-m", "tests.kill_at", "agent", "--data-dir", str(stage.data_dir), "--store", f"file://{stage.bucket}"]
+    command += ["--set", "gateway.listen=127.0.0.1:0", "--set", "admin.listen=", "--log-dir", str(stage.log("kitchen"))]
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager, open("/dev/full", "w") as full:
+        manager.bind(str(stage.root / "notify"))
+        manager.settimeout(DEADLINE_S)
+        environ |= {"PYTHONPATH": str(Path(__file__).parents[2]), "NOTIFY_SOCKET": str(stage.root / "notify")}
+        process = subprocess.Popen(command, stderr=full, env=environ)
+        try:
+            while b"READY=1" not in manager.recv(4096):
+                pass
+            process.terminate()
+            assert process.wait(DEADLINE_S) == 0
+        finally:
+            process.kill()
+            process.wait()
+
+
 def test_an_agent_of_another_store_does_not_start(stage: Stage) -> None:
     log = stage.log("kitchen")
     assert stage.run("archive", "--set", "log.owned=true", log=log).code == 0

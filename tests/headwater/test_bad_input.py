@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 import pytest
+from structlog.testing import capture_logs
 
 from headwater import wiring
+from headwater.config import load
+from headwater.session import open_session
 from headwater_core.control.lock import DataDirLock
-from headwater_core.errors import AlreadyExists, TransientError
+from headwater_core.errors import AlreadyExists, TransientError, UsageError
 from headwater_core.objectstore.directory import DirectoryStore
 from headwater_core.objectstore.store import PLAIN, ObjectForm, ObjectStore
 from tests.headwater.conftest import Stage
@@ -167,9 +170,18 @@ def test_a_store_without_conditional_writes_is_for_a_single_agent(stage: Stage) 
     assert ran.code == 2
     assert "conditional writes" in ran.err
     assert not list(stage.bucket.rglob("*.log"))
+    config = load(None, {}, {"node.data_dir": str(stage.data_dir), "store.url": f"file://{stage.bucket}", "log.dirs": [str(log)]})
+    with pytest.raises(UsageError, match="conditional"), open_session(config, patient=True):
+        pass
     alone = stage.run("archive", "--set", "node.only_agent=true", log=log)
     assert alone.code == 0
     assert "warning" in alone.err
+    assert stage.run("archive", log=log).code == 2
+    with capture_logs() as events, open_session(config, patient=True) as session:  # an agent that was sound goes on
+        [event] = [event for event in events if event["event"] == "store_unavailable"]
+        assert "conditional writes" in event["reason"]
+        with pytest.raises(TransientError, match="conditional writes"):
+            session.pauses.refresh()
 
 
 @pytest.mark.usefixtures("forgetful")

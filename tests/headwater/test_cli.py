@@ -70,6 +70,7 @@ def test_exit_codes_are_frozen() -> None:
         "DataLoss": 1,
         "DeletionRefused": 1,
         "DiskFull": 5,
+        "DataDirFull": 5,
         "OffsetOutOfRange": 1,
         "Superseded": 1,
         "NeedsReplacement": 1,

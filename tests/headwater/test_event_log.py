@@ -2,7 +2,11 @@
 
 import json
 import logging
+import os
+import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +99,58 @@ def test_events_that_could_not_be_written_are_counted(capsys: pytest.CaptureFixt
             log.error("gap_recorded", partition=f"soup:{number}")
     log.error("gap_recorded", partition="soup:9")
     assert [(event["event"], event.get("events")) for event in written(capsys)] == [("events_dropped", 3), ("gap_recorded", None)]
+
+
+@contextmanager
+def a_pipe_for_stderr(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """Its reading end."""
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "w", encoding="utf-8") as stderr, monkeypatch.context() as patch:
+        patch.setattr(sys, "stderr", stderr)
+        yield reading
+    os.close(reading)
+
+
+def drained(reading: int) -> list[str]:
+    """The lines that wait in the pipe."""
+    os.set_blocking(reading, False)
+    found = b""
+    while True:
+        try:
+            found += os.read(reading, 1 << 20)
+        except BlockingIOError:
+            return found.decode().splitlines()
+
+
+def test_a_pipe_that_nobody_reads_keeps_no_one_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    event_log.configure()
+    log = structlog.get_logger()
+    with a_pipe_for_stderr(monkeypatch) as pipe:
+        for number in range(15):
+            log.error("gap_recorded", partition=f"soup:{number}", reason="x" * 10_000)
+        *whole, cut = drained(pipe)
+        assert {json.loads(line)["event"] for line in whole} == {"gap_recorded"}
+        with pytest.raises(ValueError, match="Unterminated"):
+            json.loads(cut)
+        log.warning("store_silent", reason="no answer")
+        after = [json.loads(line) for line in drained(pipe) if line]
+    assert [(event["event"], event.get("events")) for event in after] == [("events_dropped", 15 - len(whole)), ("store_silent", None)]
+
+
+@pytest.mark.parametrize("stream", ["/dev/full", "a pipe without a reader"])
+def test_a_message_that_cannot_be_written_changes_no_exit_code(stream: str, tmp_path: Path) -> None:
+    """Python would end with 120 when it could not flush stderr at its own end."""
+    if stream == "/dev/full":
+        descriptor = os.open(stream, os.O_WRONLY)
+    else:
+        reading, descriptor = os.pipe()
+        os.close(reading)
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    command = [sys.executable, "-c", "from headwater.cli import main; main()", "archive", "--data-dir", str(tmp_path)]
+    try:
+        assert subprocess.run(command, stderr=descriptor, env=environ, timeout=60).returncode == 2
+    finally:
+        os.close(descriptor)
 
 
 def test_options_before_and_after_the_verb_and_the_configuration_say_the_same(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,7 +120,7 @@ def test_one_line_sums_up() -> None:
     assert summary([CURRENT, EXCLUDED]) == "2 partitions, 1 current, 1 excluded"
     assert summary([RECOVERED, ELSEWHERE]) == "2 partitions, 1 recovered, 1 archive-only"
     held_back = [row | {"store_try_ms": 1_700_000_000_000} for row in (CURRENT, DUE)]
-    assert summary(held_back).endswith("worst lag 5.0 s (bills:1), the store does not answer, next try at 2023-11-14T22:13:20Z")
+    assert summary(held_back).endswith("worst lag 5.0 s (bills:1), the store is unavailable, next try at 2023-11-14T22:13:20Z")
 
 
 @pytest.mark.parametrize(

@@ -16,14 +16,14 @@ from archival.partition.archiver import Outcome, PartitionArchiver
 from archival.plan.policy import Policy
 from archival.schedule.scheduler import Scheduler
 from archival.schedule.store_breaker import PROBE_S
-from headwater import session
+from headwater import session, store_identity
 from headwater.admin.status_page import PartitionRow, StatusQuery, page_of
 from headwater.admin_port import Vitals, page_facts
 from headwater.config import load
 from headwater.session import PassRequest, Session, open_session, pass_rows
 from headwater.wiring import open_logs, writer_id
 from headwater_core.clock import SystemClock
-from headwater_core.errors import TransientError, UsageError
+from headwater_core.errors import DiskFull, TransientError, UsageError
 from headwater_core.objectstore.directory import DirectoryStore
 from headwater_core.partition import TopicPartition
 from headwater_core.segments.local_log import LocalLog
@@ -210,6 +210,18 @@ def test_metadata_of_a_later_version_is_told_once_and_archiving_goes_on(stage: S
     [reported] = [event for event in events if event["event"] == "leadership_unknown"]
     assert reported["log_level"] == "error"
     assert "version 99" in reported["reason"]
+
+
+def test_a_full_data_directory_is_no_store_that_is_away(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, content: bytes) -> None:
+        raise DiskFull(f"{path}: No space left on device")
+
+    monkeypatch.setattr(store_identity, "replace_file", full)
+    with capture_logs() as events, open_session(load(None, {}, flags_of(stage)), patient=True):
+        pass
+    reported = {event["event"]: event for event in events}
+    assert "store_unavailable" not in reported
+    assert str(stage.data_dir) in reported["data_directory_full"]["reason"]
 
 
 def flags_of(stage: Stage) -> dict[str, object]:

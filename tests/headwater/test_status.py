@@ -105,6 +105,19 @@ def test_without_an_agent_a_store_that_hangs_is_not_waited_for(
     assert all(row["known_age_s"] is None and row["high_watermark"] is not None for row in silent.rows)
 
 
+def test_a_store_that_refuses_the_key_does_not_count_as_one_without_an_answer(
+    stage: Stage, places: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = stage.log("kitchen")
+    assert stage.run("flush", *places, log=log).code == 0
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "unknown-key")
+    denied = stage.run("status", "-o", "jsonl", *places, log=log)
+    assert denied.rows
+    for row in denied.rows:
+        assert "refuses the key" in row["reason"]
+        assert "does not answer" not in row["reason"]
+
+
 def test_a_head_that_could_not_be_read_does_not_pass_for_one_that_is_not_there(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     log = stage.log("kitchen")
     assert stage.run("flush", log=log).code == 0

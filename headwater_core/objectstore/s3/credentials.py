@@ -19,6 +19,7 @@ from botocore.exceptions import BotoCoreError, NoCredentialsError
 
 from headwater_core.clock import Clock, SystemClock
 from headwater_core.files import Fingerprint, fingerprint
+from headwater_core.objectstore.s3.error_codes import REFUSED_KEY
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -26,15 +27,6 @@ if TYPE_CHECKING:
 CHECK_S = 5.0  # between two checks of the files by requests
 QUIET_MS = 2_000  # a file that was written to more recently may be incomplete
 RELOAD_S = 10.0  # between two runs through the chain for a key that is refused, while no file changes: a run may start a process
-REFUSED_KEY = {
-    "ExpiredToken",
-    "ExpiredTokenException",
-    "InvalidAccessKeyId",
-    "InvalidSecurity",
-    "InvalidToken",
-    "SignatureDoesNotMatch",
-    "TokenRefreshRequired",
-}
 
 log = structlog.get_logger()
 

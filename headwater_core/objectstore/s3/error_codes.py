@@ -35,21 +35,16 @@ from headwater_core.errors import (
 # A body is read through urllib3, and botocore translates only some of what that raises: a broken TLS record is no OSError there.
 FOREIGN = (BotoCoreError, ClientError, HTTPError, OSError, HTTPException)
 
-_REFUSED_CREDENTIALS = {
-    "AccessDenied",
-    "AllAccessDisabled",
-    "AccountProblem",
+REFUSED_KEY = {
     "ExpiredToken",
-    "Forbidden",
+    "ExpiredTokenException",
     "InvalidAccessKeyId",
     "InvalidSecurity",
     "InvalidToken",
-    "NotSignedUp",
-    "RequestTimeTooSkewed",
     "SignatureDoesNotMatch",
     "TokenRefreshRequired",
-    "UnauthorizedAccess",
 }
+_DENIED = {"AccessDenied", "AllAccessDisabled", "AccountProblem", "Forbidden", "NotSignedUp", "UnauthorizedAccess"}
 _WRONG_PLACE = {
     "AuthorizationHeaderMalformed",  # another region's
     "IllegalLocationConstraintException",
@@ -85,6 +80,11 @@ def as_headwater_error(where: str, error: Exception, *, write: bool) -> Headwate
     return _unanswered(f"{where}: {error}", write=write)
 
 
+def is_conflict(error: BaseException | None) -> bool:
+    """Did a conditional write meet another one in flight?"""
+    return isinstance(error, ClientError) and error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") == 409
+
+
 def _refusal(where: str, error: ClientError, *, write: bool) -> HeadwaterError:
     """What the server's own answer means."""
     answer = error.response
@@ -94,8 +94,12 @@ def _refusal(where: str, error: ClientError, *, write: bool) -> HeadwaterError:
     is_head = error.operation_name.startswith("Head")  # an answer to HEAD has no body, and so no code
     if code in _WRONG_PLACE or status in (301, 307):
         return UsageError(message)
-    if code in _REFUSED_CREDENTIALS or status in (401, 403) or (status == 400 and is_head):
-        return Unauthorised(message)
+    if code in REFUSED_KEY or (status == 400 and is_head):
+        return Unauthorised(f"{message.rstrip()}: the store refuses the key; correct or renew the credentials of this process")
+    if code == "RequestTimeTooSkewed":
+        return Unauthorised(f"{message.rstrip()}: set the clock of this machine")
+    if code in _DENIED or status in (401, 403):
+        return Unauthorised(f"{message.rstrip()}: access denied; allow the user of these credentials {error.operation_name} there")
     if code in ("NoSuchKey", "NoSuchUpload") or (status == 404 and is_head):
         return NotFound(message)
     if status == 412:

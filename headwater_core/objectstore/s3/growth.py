@@ -6,9 +6,10 @@ import weakref
 from collections.abc import Mapping
 from typing import Any
 
-from headwater_core.errors import NotFound
+from headwater_core.errors import NotFound, UnknownOutcome
 from headwater_core.objectstore.digest import Digest, to_s3
 from headwater_core.objectstore.s3.bucket import S3Bucket, confirmed
+from headwater_core.objectstore.s3.error_codes import is_conflict
 from headwater_core.objectstore.s3.multipart import MultipartUploads, SentPart
 from headwater_core.objectstore.s3.request_body import RequestBody, pieces_of
 from headwater_core.objectstore.store import ObjectForm
@@ -54,6 +55,11 @@ class S3Growth:
             answer = self._uploads.complete(self.key, self._where, sent, digest)
         except NotFound as error:
             raise self._gone() from error
+        except UnknownOutcome as error:
+            if is_conflict(error.__cause__):  # Amazon wants a new upload then; once this one is aborted, it becomes no object any more
+                self._abort_upload()
+                raise self._gone() from error
+            raise
         self._end()
         return confirmed(self.key, digest.text(), answer)
 
@@ -63,10 +69,13 @@ class S3Growth:
             self._ended = True
         try:
             if "UploadId" in self._where:
-                with contextlib.suppress(NotFound), self._bucket.translated(self.key, write=True):
-                    self._bucket.client.abort_multipart_upload(**self._where)
+                self._abort_upload()
         finally:
             self._end()
+
+    def _abort_upload(self) -> None:
+        with contextlib.suppress(NotFound), self._bucket.translated(self.key, write=True):
+            self._bucket.client.abort_multipart_upload(**self._where)
 
     def _begin(self) -> None:
         """One upload for all parts, whichever comes first."""

@@ -66,7 +66,7 @@ def test_a_store_may_fail_for_a_while_before_readiness_drops_and_says_why() -> N
     stage.meter.record("get", 5.0, error=TransientError("connection refused"))
     assert stage.unready() == {}
     stage.clock.advance(26_000)
-    assert stage.unready() == {"store": "no answer for 31 s: connection refused"}
+    assert stage.unready() == {"store": "unavailable for 31 s: connection refused"}
     stage.meter.record("get", 0.1)
     assert stage.unready() == {}
 

@@ -58,6 +58,22 @@ def test_refused_credentials_are_no_absence(far: S3Store, network: BadNetwork, s
             use(far)
 
 
+@pytest.mark.parametrize(
+    ("status", "code", "words"),
+    [
+        (403, "AccessDenied", "access denied; allow the user of these credentials GetObject there"),
+        (403, "", "access denied"),
+        (400, "ExpiredToken", "refuses the key; correct or renew the credentials"),
+        (403, "InvalidAccessKeyId", "refuses the key"),
+        (403, "RequestTimeTooSkewed", "set the clock"),
+    ],
+)
+def test_a_refusal_says_what_to_do(far: S3Store, network: BadNetwork, status: int, code: str, words: str) -> None:
+    network.plan.append(error(status, code))
+    with pytest.raises(Unauthorised, match=words):
+        far.get("doc")
+
+
 @pytest.mark.parametrize("code", ["", "PageNotFound"])
 def test_a_404_of_something_that_is_no_object_store_is_no_absence(far: S3Store, network: BadNetwork, code: str) -> None:
     for use in READS:

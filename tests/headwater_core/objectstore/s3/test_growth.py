@@ -5,12 +5,12 @@ import gc
 
 import pytest
 
-from headwater_core.errors import AlreadyExists, NotFound, TransientError
+from headwater_core.errors import AlreadyExists, NotFound, TransientError, UnknownOutcome
 from headwater_core.objectstore.confirmed_put import complete_confirmed
 from headwater_core.objectstore.digest import digest_of
 from headwater_core.objectstore.s3 import S3Store
 from headwater_core.objectstore.s3.s3_store import PART_BYTES_MIN
-from tests.headwater_core.objectstore.badnetwork import PASS, BadNetwork, error
+from tests.headwater_core.objectstore.badnetwork import PASS, Answer, BadNetwork, error
 from tests.s3server import S3Server
 
 
@@ -86,3 +86,33 @@ def test_what_nobody_holds_any_more_is_unfinished(store: S3Store) -> None:
     store.abort(upload)
     assert list(store.unfinished("")) == []
     held.abort()
+
+
+def test_after_a_conflict_the_same_upload_is_not_completed_again(far: S3Store, network: BadNetwork) -> None:
+    """Amazon wants a new one then (CompleteMultipartUpload, If-None-Match)."""
+    growing = far.grow("a")
+    growing.send(1, bytes(PART_BYTES_MIN), start=0)
+    network.plan.append(error(409, "ConditionalRequestConflict"))
+    with pytest.raises(NotFound):
+        complete_confirmed(growing, far, b"", PART_BYTES_MIN, digest_of(bytes(PART_BYTES_MIN)))
+    assert [request.partition(" ")[0] for request in network.requests[-4:]] == ["POST", "DELETE", "HEAD", "HEAD"]
+    with pytest.raises(NotFound):
+        far.stat("a")
+
+
+def test_a_conflict_with_our_own_completion_is_a_success(far: S3Store, network: BadNetwork) -> None:
+    """Its answer was lost, and it was sent again meanwhile."""
+    content = bytes(PART_BYTES_MIN)
+    growing = far.grow("a")
+    growing.send(1, content, start=0)
+    network.plan.append(Answer(status=409, code="ConditionalRequestConflict"))
+    complete_confirmed(growing, far, b"", len(content), digest_of(content))
+    assert far.stat("a").size_bytes == len(content)
+
+
+def test_a_conflict_whose_upload_cannot_be_aborted_leaves_it_open(far: S3Store, network: BadNetwork) -> None:
+    growing = far.grow("a")
+    growing.send(1, bytes(PART_BYTES_MIN), start=0)
+    network.plan.extend([error(409, "ConditionalRequestConflict"), error(503, "SlowDown")])
+    with pytest.raises(UnknownOutcome):
+        growing.complete(b"")
