@@ -1,8 +1,12 @@
 """Places and credentials."""
 
+import contextlib
 import socket
+import ssl
+import subprocess
 import threading
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +18,7 @@ from headwater_core.errors import (
     UnknownOutcome,
     UsageError,
 )
+from headwater_core.files import replace_file
 from headwater_core.objectstore.s3 import S3Store
 from tests.headwater_core.objectstore.badnetwork import Answer, BadNetwork
 from tests.headwater_core.objectstore.s3.calls import READS, WRITES
@@ -81,6 +86,45 @@ def test_an_answer_that_ends_early_is_asked_for_again(bucket: str, place: str, n
         with pytest.raises(NotFound):
             store.get("absent")
     assert len(network.requests) == 5
+
+
+def a_certificate(directory: Path, name: str) -> tuple[Path, Path]:
+    """One that signs itself, and its key."""
+    certificate, key = directory / f"{name}.pem", directory / f"{name}.key"
+    command = f"openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN={name} -keyout {key} -out {certificate}"
+    subprocess.run([*command.split(), "-addext", "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
+    return certificate, key
+
+
+def test_an_authority_that_changes_in_the_bundle_is_trusted_by_the_next_connection(
+    s3_environ: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Urllib3 reads the bundle for each connection."""
+    old, new = a_certificate(tmp_path, "old"), a_certificate(tmp_path, "new")
+    bundle, shown = tmp_path / "bundle.pem", [old]
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(bundle))
+    bundle.write_bytes(old[0].read_bytes())
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            for _ in range(3):
+                raw, _ = server.accept()
+                context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+                context.load_cert_chain(*shown[0])
+                with raw, contextlib.suppress(OSError), context.wrap_socket(raw, server_side=True) as connection:
+                    connection.recv(1 << 16)
+                    connection.sendall(b'HTTP/1.1 200 OK\r\nETag: "a"\r\nConnection: close\r\nContent-Length: 1\r\n\r\n1')
+
+        answering = threading.Thread(target=answer)
+        answering.start()
+        with closing(S3Store("b", endpoint_url=f"https://127.0.0.1:{server.getsockname()[1]}", attempts=1)) as store:
+            assert store.get("a")[0] == b"1"
+            shown[0] = new
+            with pytest.raises(TransientError, match="certificate verify failed"):
+                store.get("a")
+            replace_file(bundle, new[0].read_bytes())
+            assert store.get("a")[0] == b"1"
+        answering.join()
 
 
 @pytest.mark.parametrize("endpoint_url", ["127.0.0.1:80", "http://user:secret@127.0.0.1:1", "http://[::1", ""])
