@@ -30,6 +30,8 @@ class TopicRules(msgspec.Struct, frozen=True, kw_only=True):
     max_segment_bytes: int
     max_segment_age_s: int
     release: bool | None
+    release_keep_bytes: int
+    release_keep_ms: int
     retention_s: int | None
     retention_bytes: int | None
     superseded_retention_s: int
@@ -58,6 +60,8 @@ class TopicRules(msgspec.Struct, frozen=True, kw_only=True):
             max_segment_bytes=archival.max_segment_bytes,
             max_segment_age_s=archival.max_segment_age_s,
             release=archival.release,
+            release_keep_bytes=archival.release_keep_bytes,
+            release_keep_ms=archival.release_keep_ms,
             retention_s=archival.retention_s,
             retention_bytes=archival.retention_bytes,
             superseded_retention_s=archival.superseded_retention_s,
