@@ -252,7 +252,8 @@ def check_drill(bucket: DamagedBucket, directory: Path, *, cluster: bool) -> Non
         assert report.outcome is not DrillOutcome.PASSED or cluster or bucket.earlier, bucket.did
     if cluster:
         others = bucket.snapshot().state.others
-        assert report.metadata == {"topics": report.metadata["topics"]} | {what: len(others[kind]) for kind, what in NAMES.items()}
+        all_known = {what: report.metadata[what] for what in ("topics", "settings", "feature levels")}
+        assert report.metadata == all_known | {what: len(others[kind]) for kind, what in NAMES.items()}
     sound = sum(entry.records for runs in wanted.values() for entry, _ in runs if entry.key not in bucket.harmed)
     assert report.compared.records >= sound
 
