@@ -138,7 +138,9 @@ class Demo:
         owner = bucket.manifests.owner()
         if owner is None:
             raise NotFound(f"{bucket.store.url} is not an archive")
-        plan = recovery.plan(bucket.manifests, None, recovery.Options(cluster_id=owner.cluster_id))
+        # Kept open, as the records are compared with what was there: behind what recovery ends, readers of committed data see more.
+        options = recovery.Options(cluster_id=owner.cluster_id, open_transactions="keep")
+        plan = recovery.plan(bucket.manifests, None, options)
         with self._track("recovering", plan.size_bytes, True) as shown:
             done = recovery.apply(plan, self.recovered_dir, bucket.store, progress=shown.advance)
         for topic in done.topics:
