@@ -106,7 +106,7 @@ def test_what_was_recovered_is_served(stage: Stage, name: str) -> None:
     shutil.rmtree(log)
     shutil.rmtree(stage.data_dir)
     into = stage.root / "recovered"
-    assert stage.run("recover", "apply", "topic", "--all", "--into", str(into)).code == 0
+    assert stage.run("recover", "apply", "topic", "--all", "--open-transactions", "keep", "--into", str(into)).code == 0
     shutil.rmtree(stage.bucket)
     shutil.rmtree(stage.data_dir)
     stage.bucket.mkdir()
