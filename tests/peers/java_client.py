@@ -28,7 +28,7 @@ def kafka_jars() -> str:
 @cache
 def previous_kafka_jars() -> str:
     """Those of a broker of the minor release before."""
-    return jars_of("kafka-4.3.xml")
+    return jars_of("kafka-4.2.xml")
 
 
 def jars_of(pom: str) -> str:

@@ -245,7 +245,7 @@ def _class_data() -> Path:
             broker.wait_ready()
             broker.stop()
 
-    return fetched("broker-classes-4.4.0", dump) / "classes.jsa"
+    return fetched("broker-classes-4.3.1", dump) / "classes.jsa"
 
 
 def _delivered(error: Any, message: Message) -> None:
