@@ -138,7 +138,8 @@ class _Commits:
         except (UnknownRecord, CorruptData):
             commit = None  # only a broker can tell how old it is
         if commit is None:
-            self._live.pop(key, None)
+            for commits in (self._live, *self._pending.values()):
+                commits.pop(key, None)  # as a coordinator does: a marker that follows brings nothing of it back
         elif producer_id is None:
             self._live[key] = commit
         else:

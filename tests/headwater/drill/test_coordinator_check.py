@@ -63,6 +63,11 @@ def test_a_commit_with_the_age_of_before(tmp_path: Path) -> None:
     assert found(tmp_path, OFFSETS, *aborted, began_ms=MADE_MS + 1) == []
 
 
+def test_a_commit_that_is_deleted_while_its_transaction_is_open_has_no_age(tmp_path: Path) -> None:
+    log = [commit(0, ("readers", "menu", 3, 7), producer=7), commit(1, ("readers", "menu", 3, None)), marker(2, 7)]
+    assert found(tmp_path, OFFSETS, *log, began_ms=MADE_MS + 1) == []
+
+
 def test_a_commit_with_an_expire_time(tmp_path: Path) -> None:
     def version_1(expire_ms: int) -> bytes:
         key = flexible.i16(1) + text("readers") + text("menu") + flexible.i32(0)
