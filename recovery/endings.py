@@ -79,7 +79,7 @@ class _ArchivedRuns:
                     below = islice(reversed(readable(stored.head.entries)), _ARCHIVED_RUNS)
                     return [entry for entry in below if entry.next_offset <= partition.next_offset][::-1]
             except (CorruptData, ForeignOwner, UnsupportedFormat):
-                pass
+                pass  # it could be read when the plan was made; what comes back is known without it
         return EntryList.of(partition.beneath) + partition.entries
 
 

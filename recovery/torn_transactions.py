@@ -21,11 +21,12 @@ from headwater_core.threads import ContextThreads
 from manifests.entry import Entry
 from recovery.coordinators import TRANSACTIONS, Commitment
 from recovery.cut import TornTransaction
+from recovery.local_part import OPEN_RUNS_MAX
 from recovery.open_transactions import DAMAGE, Open, open_before, run_index
 from recovery.recovery_plan import PartitionPlan, Place
 from recovery.runs import fetched
 
-_RUNS_MIN = 8  # of a log that are searched from its end on, whatever times their records have
+_RUNS_MIN = 8  # of a log that are searched from its end on, whichever times their records have
 _SPAN_MS = 3_600_000  # how much older than its marker a record may be: Kafka's limit for a transaction is 15 minutes
 _TWINS_APART_MS = 1_000  # the same where they are taken for one without further evidence
 _MARKERS_APART_MS = 10_000  # how far from each other the markers of one transaction may be: leaders write them, each by its own clock
@@ -280,8 +281,10 @@ def _cut_commits(store: ObjectStore, before: PartitionPlan, end: int) -> Iterato
 
 
 def _end_markers(store: ObjectStore, entries: Sequence[Entry], since: Mapping[int, int]) -> Iterator[EndMarker]:
-    """Yield markers of the producers in one log, from its end back to where they can be of their transactions. A run that cannot be read
-    says nothing: it is left out of the recovery, and its end decided again.
+    """Yield markers of the producers in one log, from its end back to where they can be of their transactions.
+
+    OPEN_RUNS_MAX runs are searched at most: one transaction that hangs for months would have every index of every log read. A run that
+    cannot be read says nothing: it is left out of the recovery, and its end decided again.
 
     since  the oldest time that matters, by producer id
     """
@@ -291,6 +294,8 @@ def _end_markers(store: ObjectStore, entries: Sequence[Entry], since: Mapping[in
         entry = entries[at]
         if entry.gap:
             continue
+        if searched == OPEN_RUNS_MAX:
+            return
         if searched >= _RUNS_MIN and entry.last_timestamp_ms is not None and entry.last_timestamp_ms < oldest_ms:
             return
         searched += 1
