@@ -30,7 +30,7 @@ class CollectionLook(msgspec.Struct, frozen=True):
     commit_id: str = ""
 
     def is_at(self, known: PartitionState) -> bool:
-        """Whether it was at the manifest that the control log knows."""
+        """Return whether it was at the manifest that the control log knows."""
         return self.version == known.manifest_version and not known.conflicts(self.version, self.commit_id)
 
 

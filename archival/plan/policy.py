@@ -112,7 +112,7 @@ class Policy:
 
     @property
     def is_excluded(self) -> bool:
-        """Is nothing of it ever archived, by a setting? Then there is no lag."""
+        """Return whether a setting keeps all of it from being archived: then there is no lag."""
         return self.off == EXCLUDED
 
     @property

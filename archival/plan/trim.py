@@ -48,7 +48,7 @@ def next_expiry_ms(head: Head, settings: ArchivalConfig, now_ms: int) -> int | N
 
 
 class _AgeLimit(NamedTuple):
-    """What is older than `oldest_ms` may leave."""
+    """Let what is older than `oldest_ms` leave."""
 
     now_ms: int
     oldest_ms: int

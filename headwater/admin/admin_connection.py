@@ -55,7 +55,7 @@ class AdminConnection(H11Protocol):
 
     @property
     def idle_since_s(self) -> float | None:
-        """By the loop's clock; None while a request is being answered."""
+        """Return since when it is idle, by the loop's clock; None while a request is being answered."""
         return self._idle_since_s if self.cycle is None or self.cycle.response_complete else None
 
     def on_response_complete(self) -> None:

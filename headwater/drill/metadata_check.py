@@ -89,8 +89,8 @@ def _topic_differences(plan: RecoveryPlan, restored: ClusterMetadata) -> Iterato
 
 
 def _snapshot_topic_differences(plan: RecoveryPlan, archived: ClusterMetadata, restored: ClusterMetadata) -> Iterator[tuple[str, str]]:
-    """Of topics that are the snapshot's incarnations: the plan may be wrong, too. A setting that is held back has the snapshot's value in
-    the plan, to be put back; or is what an earlier recovery held back already."""
+    """Compare topics that are the snapshot's incarnations: the plan may be wrong, too. A setting that is held back has the snapshot's
+    value in the plan, to be put back; or is what an earlier recovery held back already."""
     originals = {(setting.topic, setting.name): (setting.value, setting.recovered) for setting in plan.held}
     for name, found in restored.topics.items():
         wanted = archived.topics.get(name)
@@ -157,7 +157,7 @@ def _of_no_node(raws: tuple[bytes, ...]) -> list[bytes]:
 
 
 def _unchecked(plan: RecoveryPlan, archived: ClusterMetadata) -> Iterator[str]:
-    """What the snapshot holds and the recovered cluster does not get, or not as it was."""
+    """Yield what the snapshot holds and the recovered cluster does not get, or not as it was."""
     yield "replicas of partitions and who leads them: the recovered cluster places its own"
     for kind in _OF_NODES:
         if records := archived.others.get(kind):
