@@ -125,7 +125,7 @@ def test_a_configuration_that_has_changed_is_taken_up_without_a_restart(stage: S
 
     with running(stage, log, *options) as agent:
         agent.wait_for("gateway_started")
-        assert states() == {"waiting"}
+        assert states() == {"excluded"}
         assert "partition_claimed" not in {each["event"] for each in agent.events}
         file.write_text("[archival]\narchive = 'auto'\nseal_timeout = '0s'\nuploads_in_flight = 0\n")
         agent.process.send_signal(signal.SIGHUP)
@@ -310,7 +310,7 @@ def test_an_agent_lives_through_two_rotations_of_its_key(stage: Stage, s3_server
             for old, new, topic in zip((s3_server.access_key, "second"), s3_server.more_keys, ("orders.in", None), strict=True):
                 network.expired.add(old)
                 s3_server.write_credentials(file, new)
-                flushed = stage.run("flush", *filter(None, [topic]), log=log)
+                flushed = stage.run("flush", *filter(None, [topic]), *store, "--set", "log.owned=true", log=log)
                 assert flushed.code == 0, flushed.err
                 agent.wait_for("store_credentials_reloaded")
             assert agent.stop() == 0
