@@ -8,6 +8,7 @@ from pathlib import Path
 
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
+from headwater_core.epochs import EpochHistory
 from headwater_core.errors import HeadwaterError, NotFound, OffsetOutOfRange
 from headwater_core.partition import PartitionId
 from headwater_core.segments.batches import read_batch_header
@@ -15,7 +16,7 @@ from hydration.config import ReadPriority
 from hydration.logs import KnownTopic, Logs
 from hydration.partition_log import Bounds, Isolation, PartitionLog, Pending, ReadResult, Slice
 from hydration.runfile import RunFile
-from hydration.scope import UNDEFINED, EpochEnd
+from hydration.scope import EpochEnd, epoch_end
 from hydration.times import RecordTime
 
 CLUSTER = "fake-cluster"
@@ -115,7 +116,7 @@ class FakeLog(PartitionLog):
         return None
 
     def epoch_end(self, epoch: int, *, timeout_s: float | None = 30.0) -> EpochEnd:
-        return EpochEnd(self.leader_epoch, self.end) if epoch >= self.leader_epoch else UNDEFINED
+        return epoch_end(EpochHistory.of([(self.leader_epoch, 0)]), epoch, self.end)
 
 
 class CountedResult(ReadResult):
