@@ -30,6 +30,7 @@ from headwater_core.segments.metadata.record_schemas import (
     TOKEN,
     UNFENCE_BROKER,
     UNREGISTER_BROKER,
+    UNREGISTER_CONTROLLER,
     ZK_MIGRATION,
 )
 from manifests import keys
@@ -51,7 +52,18 @@ _SINCE = {SCRAM: (11, "SCRAM credentials"), TOKEN: (14, "delegation tokens")}  #
 _SHOWN = 10
 _LEADER_EPOCHS = range(-1, EPOCH_MAX - 2)  # that a recovered partition can begin above
 _OF_NODES = frozenset(
-    (REGISTER_BROKER, UNREGISTER_BROKER, FENCE_BROKER, UNFENCE_BROKER, BROKER_CHANGE, REGISTER_CONTROLLER, ZK_MIGRATION, NO_OP, CLEAR_ELR)
+    (
+        REGISTER_BROKER,
+        UNREGISTER_BROKER,
+        FENCE_BROKER,
+        UNFENCE_BROKER,
+        BROKER_CHANGE,
+        REGISTER_CONTROLLER,
+        UNREGISTER_CONTROLLER,
+        ZK_MIGRATION,
+        NO_OP,
+        CLEAR_ELR,
+    )
 )
 _RESOURCES = {RESOURCE_BROKER: "brokers", 16: "client metrics", 32: "groups"}
 

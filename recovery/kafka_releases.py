@@ -1,7 +1,7 @@
 """Which releases of Kafka start on which feature levels.
 
 A broker refuses metadata with a feature or a level that it does not know, and takes older ones as they are. Source:
-MetadataVersion and Feature of Kafka's own server-common, 4.0.0, 4.1.0, 4.2.2 and 4.3.1.
+MetadataVersion and Feature of Kafka's own server-common, 4.0.0, 4.1.0, 4.2.2, 4.3.1 and 4.4.0.
 """
 
 import re
@@ -29,6 +29,14 @@ RELEASES: Mapping[str, Mapping[str, int]] = {  # the highest level that each sta
         "group.version": 1,
         "eligible.leader.replicas.version": 1,
         "share.version": 1,
+        "streams.version": 1,
+    },
+    "4.4": {
+        METADATA_VERSION: 33,
+        "transaction.version": 2,
+        "group.version": 1,
+        "eligible.leader.replicas.version": 1,
+        "share.version": 2,
         "streams.version": 1,
     },
 }

@@ -34,7 +34,7 @@ from tests.headwater_core.segments.metadata.test_metadata_snapshot import TOKEN_
 from tests.recovery.archived import archive, batches
 
 CLUSTER = recovery.Options(cluster="latest")
-FOR_NEWER = recovery.Options(cluster="latest", kafka_release="4.4")
+FOR_NEWER = recovery.Options(cluster="latest", kafka_release="4.5")
 
 
 class Kitchen:
@@ -263,7 +263,7 @@ def test_unknown_records_come_back_byte_for_byte_and_in_order_after_all_else(tmp
     plan = kitchen.plan(FOR_NEWER)
     assert plan.left_out == ()
     assert plan.cluster is not None
-    assert (plan.cluster.starts_on, str(starting_on(plan))) == ((), "4.4 or newer")
+    assert (plan.cluster.starts_on, str(starting_on(plan))) == ((), "4.5 or newer")
     assert "3 records of kinds [98, 99], which this version does not know, come back byte for byte and in order" in plan.notes
     assert plan.cluster is not None
     assert plan.cluster.unknown == 3
@@ -283,21 +283,21 @@ def test_unknown_records_that_may_be_secret_are_left_out_and_counted(options: re
     assert (injected(tmp_path / "kafka").unknown, injected(tmp_path / "kafka").kept) == ((), ())
 
 
-@pytest.mark.parametrize("release", [None, "4.3"])
+@pytest.mark.parametrize("release", [None, "4.4"])
 def test_no_release_that_cannot_have_written_an_unknown_record_gets_one(release: str | None, tmp_path: Path) -> None:
     kitchen = Kitchen(unread={99: 2, 98: 1}, unknown=LATER)
     plan = kitchen.plan(recovery.Options(cluster="latest", kafka_release=release))
     (left_out,) = plan.left_out
-    assert left_out.startswith("3 records of kinds [98, 99], which this version does not know: no Kafka up to 4.3 writes them")
+    assert left_out.startswith("3 records of kinds [98, 99], which this version does not know: no Kafka up to 4.4 writes them")
     recovery.apply(plan, tmp_path / "kafka", kitchen.store)
     assert injected(tmp_path / "kafka").unknown == ()
 
 
 def test_levels_on_which_a_newer_release_alone_starts_say_that_it_reads_what_was_written_at_them() -> None:
-    plan = Kitchen(unread={99: 2, 98: 1}, unknown=LATER, features={"metadata.version": 31}).plan()
+    plan = Kitchen(unread={99: 2, 98: 1}, unknown=LATER, features={"metadata.version": 34}).plan()
     assert plan.cluster is not None
     assert (plan.left_out, plan.cluster.unknown) == ((), 3)
-    assert any("metadata.version 31; Kafka newer than 4.3 starts on it" in note for note in plan.notes)
+    assert any("metadata.version 34; Kafka newer than 4.4 starts on it" in note for note in plan.notes)
 
 
 def test_what_a_later_record_may_have_undone_and_what_had_no_room_is_left_out(tmp_path: Path) -> None:
@@ -351,8 +351,8 @@ def test_the_plan_says_which_kafka_starts_and_refuses_one_that_does_not() -> Non
     kitchen = Kitchen(features={"metadata.version": 29, "streams.version": 1})
     plan = kitchen.plan()
     assert plan.cluster is not None
-    assert (plan.problems, plan.cluster.starts_on) == ((), ("4.2", "4.3"))
-    assert any("metadata.version 29, streams.version 1; Kafka 4.2 or 4.3 or newer starts on it" in note for note in plan.notes)
+    assert (plan.problems, plan.cluster.starts_on) == ((), ("4.2", "4.3", "4.4"))
+    assert any("metadata.version 29, streams.version 1; Kafka 4.2 or 4.3 or 4.4 or newer starts on it" in note for note in plan.notes)
     assert kitchen.plan(recovery.Options(cluster="latest", kafka_release="4.2")).problems == ()
     (problem,) = kitchen.plan(recovery.Options(cluster="latest", kafka_release="4.1")).problems
     assert "Kafka 4.1 does not start on metadata.version 29 (it knows 27)" in problem

@@ -23,7 +23,7 @@ def planned(kitchen: Kitchen, **options: str) -> RecoveryPlan:
 def test_topics_have_the_levels_of_the_newest_snapshot(tmp_path: Path) -> None:
     kitchen = Kitchen(features=OLDER)
     plan = planned(kitchen)
-    assert (features_of(plan), str(starting_on(plan))) == (OLDER, "4.0 or 4.1 or 4.2 or 4.3 or newer")
+    assert (features_of(plan), str(starting_on(plan))) == (OLDER, "4.0 or 4.1 or 4.2 or 4.3 or 4.4 or newer")
     recovery.apply(decode_plan(encode_plan(plan)), tmp_path / "log", kitchen.store)
     assert read_snapshot((tmp_path / "log" / "bootstrap.checkpoint").read_bytes(), "it").features == OLDER
 
@@ -54,7 +54,7 @@ def test_an_older_list_that_was_put_back_or_one_that_is_lost_is_noted() -> None:
 
 
 @pytest.mark.parametrize("cluster", [None, "latest"])
-@pytest.mark.parametrize(("wanted", "level"), [("27", 27), ("4.2", 29), ("25", 25), ("4.3", 30)])
+@pytest.mark.parametrize(("wanted", "level"), [("27", 27), ("4.2", 29), ("25", 25), ("4.3", 30), ("4.4", 33)])
 def test_the_metadata_version_is_raised_on_request(wanted: str, level: int, cluster: str | None) -> None:
     kitchen = Kitchen(features=OLDER)
     plan = (
@@ -68,8 +68,8 @@ def test_the_metadata_version_is_raised_on_request(wanted: str, level: int, clus
     ("options", "problem"),
     [
         ({"metadata_version": "24"}, "25: 24 would be lower"),
-        ({"metadata_version": "31"}, "is not known: 7 to 30, and the releases 4.0"),
-        ({"metadata_version": "4.4"}, "is not known"),
+        ({"metadata_version": "34"}, "is not known: 7 to 33, and the releases 4.0"),
+        ({"metadata_version": "4.5"}, "is not known"),
         ({"metadata_version": "4.1", "kafka_release": "4.0"}, "Kafka 4.0 does not start on metadata.version 27"),
     ],
 )

@@ -46,6 +46,7 @@ from headwater_core.segments.metadata.record_schemas import (
     TOKEN,
     UNFENCE_BROKER,
     UNREGISTER_BROKER,
+    UNREGISTER_CONTROLLER,
     ZK_MIGRATION,
     KnownRecord,
     make_record,
@@ -82,6 +83,7 @@ class _Removal(NamedTuple):
 
 _REMOVALS: Mapping[int, _Removal] = {
     UNREGISTER_BROKER: _Removal(REGISTER_BROKER, _ABOUT[REGISTER_BROKER]),
+    UNREGISTER_CONTROLLER: _Removal(REGISTER_CONTROLLER, _ABOUT[REGISTER_CONTROLLER]),
     REMOVE_TOKEN: _Removal(TOKEN, _ABOUT[TOKEN]),
     REMOVE_SCRAM: _Removal(SCRAM, _ABOUT[SCRAM]),
     REMOVE_ACL: _Removal(ACL, _ABOUT[ACL]),

@@ -1,6 +1,6 @@
 """Every kind of record in a KRaft metadata log, as a table: which fields, of which types, since which version.
 
-Source: the message schemas in Kafka's kafka-metadata 4.3.1 (those of 4.2 are the same, two versions and two tagged fields older). Kinds and
+Source: the message schemas in Kafka's kafka-metadata 4.4.0 (4.3 has one kind less, 4.2 two versions and two tagged fields less). Kinds and
 fields have the names that `kafka-dump-log.sh --cluster-metadata-decoder` prints.
 """
 
@@ -161,7 +161,7 @@ _FEATURES = _array_of(
 _ENTITY = _array_of(_struct_of(RecordField("entityType", _TEXT), RecordField("entityName", _TEXT_OR_NULL)))
 
 REGISTER_BROKER, UNREGISTER_BROKER, FENCE_BROKER, UNFENCE_BROKER, BROKER_CHANGE = 0, 1, 7, 8, 17
-REGISTER_CONTROLLER, ZK_MIGRATION, NO_OP, CLEAR_ELR = 27, 21, 20, 28
+REGISTER_CONTROLLER, UNREGISTER_CONTROLLER, ZK_MIGRATION, NO_OP, CLEAR_ELR = 27, 29, 21, 20, 28
 KEPT, KEPT_TAG = "headwaterKept", 0x4857  # of a NoOp: a record that has no effect where it stands, verbatim. Kafka ignores it
 TOKEN, REMOVE_TOKEN, SCRAM, REMOVE_SCRAM, QUOTA, ACL, REMOVE_ACL = 10, 26, 11, 22, 14, 18, 19
 
@@ -314,4 +314,5 @@ SCHEMAS: Mapping[int, RecordSchema] = {
         ),
     ),
     CLEAR_ELR: RecordSchema("CLEAR_ELR_RECORD", 0, (RecordField("topicName", _TEXT),)),
+    UNREGISTER_CONTROLLER: RecordSchema("UNREGISTER_CONTROLLER_RECORD", 0, (RecordField("controllerId", _I32),)),
 }

@@ -16,20 +16,22 @@ _NAMED_SO = re.compile(
 _LISTENER = re.compile(r"\Alistener\.name\.[^.]+\.((gssapi|plain|scram-sha-256|scram-sha-512|oauthbearer)\.)?")
 _OPEN_NAMES = """
     advertised.listeners background.threads compression.gzip.level compression.lz4.level compression.type compression.zstd.level
-    config.providers connections.max.reauth.ms cordoned.log.dirs follower.fetch.last.tiered.offset.enable
-    follower.replication.throttled.rate group.consumer.assignment.interval.ms group.coordinator.cached.buffer.max.bytes
-    group.share.assignment.interval.ms group.streams.assignment.interval.ms leader.replication.throttled.rate
-    listener.security.protocol.map listeners log.cleaner.backoff.ms log.cleaner.dedupe.buffer.size log.cleaner.delete.retention.ms
-    log.cleaner.io.buffer.load.factor log.cleaner.io.buffer.size log.cleaner.io.max.bytes.per.second log.cleaner.max.compaction.lag.ms
-    log.cleaner.min.cleanable.ratio log.cleaner.min.compaction.lag.ms log.cleaner.threads log.cleanup.policy log.flush.interval.messages
-    log.flush.interval.ms log.index.interval.bytes log.index.size.max.bytes log.local.retention.bytes log.local.retention.ms
-    log.message.downconversion.enable log.message.timestamp.after.max.ms log.message.timestamp.before.max.ms
-    log.message.timestamp.difference.max.ms log.message.timestamp.type log.preallocate log.retention.bytes log.retention.ms
+    config.providers connections.max.reauth.ms cordoned.log.dirs errors.deadletterqueue.auto.create.topics.enable
+    errors.deadletterqueue.topic.name.prefix follower.fetch.last.tiered.offset.enable follower.replication.throttled.rate
+    group.consumer.assignment.interval.ms group.consumer.assignor.offload.enable group.coordinator.cached.buffer.max.bytes
+    group.share.assignment.interval.ms group.share.assignor.offload.enable group.streams.assignment.interval.ms
+    group.streams.assignor.offload.enable leader.replication.throttled.rate listener.security.protocol.map listeners
+    log.cleaner.backoff.ms log.cleaner.dedupe.buffer.size log.cleaner.delete.retention.ms log.cleaner.io.buffer.load.factor
+    log.cleaner.io.buffer.size log.cleaner.io.max.bytes.per.second log.cleaner.max.compaction.lag.ms log.cleaner.min.cleanable.ratio
+    log.cleaner.min.compaction.lag.ms log.cleaner.threads log.cleanup.policy log.flush.interval.messages log.flush.interval.ms
+    log.index.interval.bytes log.index.size.max.bytes log.local.retention.bytes log.local.retention.ms log.message.downconversion.enable
+    log.message.timestamp.after.max.ms log.message.timestamp.before.max.ms log.message.timestamp.difference.max.ms
+    log.message.timestamp.type log.preallocate log.remote.copy.lag.bytes log.remote.copy.lag.ms log.retention.bytes log.retention.ms
     log.roll.jitter.ms log.roll.ms log.segment.bytes log.segment.delete.delay.ms max.connection.creation.rate max.connections
-    max.connections.per.ip max.connections.per.ip.overrides message.max.bytes metric.reporters min.insync.replicas num.io.threads
-    num.network.threads num.recovery.threads.per.data.dir num.replica.fetchers principal.builder.class producer.id.expiration.ms
-    remote.fetch.max.wait.ms remote.list.offsets.request.timeout.ms remote.log.index.file.cache.total.size.bytes
-    remote.log.manager.copier.thread.pool.size remote.log.manager.copy.max.bytes.per.second
+    max.connections.per.ip max.connections.per.ip.overrides max.decompressed.message.bytes message.max.bytes metric.reporters
+    min.insync.replicas num.io.threads num.network.threads num.recovery.threads.per.data.dir num.replica.fetchers
+    principal.builder.class producer.id.expiration.ms remote.fetch.max.wait.ms remote.list.offsets.request.timeout.ms
+    remote.log.index.file.cache.total.size.bytes remote.log.manager.copier.thread.pool.size remote.log.manager.copy.max.bytes.per.second
     remote.log.manager.expiration.thread.pool.size remote.log.manager.fetch.max.bytes.per.second
     remote.log.manager.follower.thread.pool.size remote.log.reader.threads replica.alter.log.dirs.io.max.bytes.per.second
     sasl.enabled.mechanisms sasl.kerberos.kinit.cmd sasl.kerberos.min.time.before.relogin sasl.kerberos.principal.to.local.rules

@@ -16,11 +16,13 @@ from headwater_core.segments.metadata.record_schemas import (
     CLEAR_ELR,
     QUOTA,
     REGISTER_BROKER,
+    REGISTER_CONTROLLER,
     REMOVE_ACL,
     REMOVE_SCRAM,
     SCRAM,
     TOKEN,
     UNREGISTER_BROKER,
+    UNREGISTER_CONTROLLER,
     KnownRecord,
     make_record,
 )
@@ -67,6 +69,9 @@ def test_the_state_is_what_the_last_records_say(log: Log) -> None:
     log.append(make_record(REGISTER_BROKER, 0, BROKER), make_record(REGISTER_BROKER, 4, BROKER | {"brokerId": 2}))
     log.append(make_record(BROKER_CHANGE, 0, {"brokerId": 1, "brokerEpoch": 7, "fenced": -1}))
     log.append(make_record(UNREGISTER_BROKER, 0, {"brokerId": 2, "brokerEpoch": 7}))
+    controller = {"incarnationId": SOUP, "zkMigrationReady": False, "endPoints": [], "features": []}
+    log.append(*(make_record(REGISTER_CONTROLLER, 0, controller | {"controllerId": node}) for node in (1, 2)))
+    log.append(make_record(UNREGISTER_CONTROLLER, 0, {"controllerId": 2}))
     log.append(make_record(ACL, 0, AN_ACL), make_record(ACL, 0, AN_ACL | {"id": SOUP}), make_record(REMOVE_ACL, 0, {"id": SOUP}))
     log.append(
         make_record(SCRAM, 0, SECRET), make_record(SCRAM, 0, SECRET | {"mechanism": 2}), make_record(SCRAM, 0, SECRET | {"salt": b"n"})
@@ -76,6 +81,7 @@ def test_the_state_is_what_the_last_records_say(log: Log) -> None:
     found = again(MetadataLog(log.directory).read())
     (broker,) = found.others[REGISTER_BROKER].values()
     assert (broker.fields["brokerId"], broker.fields["fenced"], broker.fields["endPoints"][0]["port"]) == (1, False, 65535)
+    assert [each.fields["controllerId"] for each in found.others[REGISTER_CONTROLLER].values()] == [1]
     assert [each.fields["id"] for each in found.others[ACL].values()] == [AN_ACL["id"]]
     assert [each.fields["salt"] for each in found.others[SCRAM].values()] == [b"n"]
     assert sorted(each.fields["value"] for each in found.others[QUOTA].values()) == [2.5, 4.5]
