@@ -24,6 +24,9 @@ DEEP_TESTS = $(addprefix tests/,archival/test_archiver.py archival/test_branches
 	hydration/test_partition_log.py hydration/test_archive_transactions.py headwater/gateway/test_server.py \
 	headwater/pipeline/scan headwater/pipeline/scrub headwater/pipeline/export)
 
+# Transactions, recovery and releases, with the minor release of Kafka before the newest.
+PREVIOUS_KAFKA_TESTS = test_transactions.py test_coordinator_facts.py test_recovery_modes.py test_broker.py
+
 .PHONY: setup demo lint check test deep peers simulate soak bench
 
 setup: .venv/.runs
@@ -47,6 +50,7 @@ deep: .venv/.tests
 
 peers: .venv/.tests
 	@$(BIN)/pytest -n 3 -m "peer and not long" tests/peers # a test may have three JVMs of its own
+	@KAFKA_RELEASE=4.3 $(BIN)/pytest -n 3 -m "peer and not long" $(addprefix tests/peers/,$(PREVIOUS_KAFKA_TESTS))
 
 simulate: .venv/.tests
 	@$(BIN)/python -m tests.simulation --seeds $(SEEDS)

@@ -70,7 +70,7 @@ class GuardedBroker(KafkaBroker):
 
     def configs(self, *arguments: str) -> str:
         """What kafka-configs.sh prints."""
-        tool = ["java", "-XX:TieredStopAtLevel=1", "-cp", class_path(), "kafka.admin.ConfigCommand"]
+        tool = ["java", "-XX:TieredStopAtLevel=1", "-cp", class_path(), "org.apache.kafka.tools.ConfigCommand"]
         command = [*tool, "--bootstrap-server", self.bootstrap, *arguments]
         return subprocess.run(command, check=True, timeout=120, capture_output=True, text=True).stdout
 

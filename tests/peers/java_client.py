@@ -3,6 +3,7 @@ most of what a short-lived one does is to start. Here are what does that, and th
 
 import atexit
 import json
+import os
 import subprocess
 import threading
 import time
@@ -12,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from recovery.kafka_releases import NEWEST
 from tests.peers.cache import fetched
 
 _HERE = Path(__file__).parent
@@ -19,27 +21,26 @@ _PATIENCE_S = 120
 _JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx512m")  # quick to start, for programs that do little
 
 
+KAFKA = os.environ.get("KAFKA_RELEASE", NEWEST)  # of the brokers, their tools and the Java client
+_VERSIONS = {"4.3": "4.3.1", "4.4": "4.4.0"}
+
+
 @cache
-def kafka_jars() -> str:
+def kafka_jars(release: str = KAFKA) -> str:
     """A class path. The first call fetches 55 MB; later ones look once."""
-    return jars_of("pom.xml")
+    return jars_of("pom.xml", f"-Dkafka.version={_VERSIONS[release]}")
 
 
-@cache
-def previous_kafka_jars() -> str:
-    """Those of a broker of the minor release before."""
-    return jars_of("kafka-4.2.xml")
-
-
-def jars_of(pom: str) -> str:
-    """A class path of what the file `pom` beside this one names, fetched again when that changes."""
+def jars_of(pom: str, *options: str) -> str:
+    """A class path of what the file `pom` beside this one names, fetched again when that or `options` change."""
     source = _HERE / pom
 
     def fetch(into: Path) -> None:
-        command = ["mvn", "-B", "-q", "-f", str(source), "dependency:copy-dependencies", f"-DoutputDirectory={into}"]
+        command = ["mvn", "-B", "-q", *options, "-f", str(source), "dependency:copy-dependencies", f"-DoutputDirectory={into}"]
         subprocess.run(command, check=True, timeout=600)
 
-    return f"{fetched(f'jars-{source.stem}-{zlib.crc32(source.read_bytes()):08x}', fetch)}/*"
+    contents = source.read_bytes() + " ".join(options).encode()
+    return f"{fetched(f'jars-{source.stem}-{zlib.crc32(contents):08x}', fetch)}/*"
 
 
 @cache

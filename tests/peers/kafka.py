@@ -21,7 +21,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]  # its stub re-exports nothing
 
 from tests.peers.cache import fetched
-from tests.peers.java_client import java_client, kafka_jars
+from tests.peers.java_client import KAFKA, java_client, kafka_jars
 
 _HERE = Path(__file__).parent
 _READY_S = 180  # three JVMs on two cores, beside what else is at work there
@@ -245,7 +245,7 @@ def _class_data() -> Path:
             broker.wait_ready()
             broker.stop()
 
-    return fetched("broker-classes-4.3.1", dump) / "classes.jsa"
+    return fetched(f"broker-classes-{KAFKA}", dump) / "classes.jsa"
 
 
 def _delivered(error: Any, message: Message) -> None:

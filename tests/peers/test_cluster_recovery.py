@@ -138,15 +138,16 @@ def test_levels_are_those_of_the_snapshot_and_higher_on_request(tmp_path: Path, 
     plan = ["recover", "plan", "cluster", *options]
     capsys.readouterr()
     assert cli.run([*plan, "--kafka-release", "4.0"]) == 2
-    assert "Kafka 4.0 does not start on metadata.version 30 (it knows 25)" in (said := capsys.readouterr().err)
+    level = RELEASES[NEWEST][METADATA_VERSION]
+    assert f"Kafka 4.0 does not start on metadata.version {level} (it knows 25)" in (said := capsys.readouterr().err)
     assert f"that takes Kafka {NEWEST} or newer" in said
     assert cli.run([*plan, "--metadata-version", "4.0"]) == 2
-    assert "the archived cluster has metadata.version 30: 25 would be lower" in capsys.readouterr().err
+    assert f"the archived cluster has metadata.version {level}: 25 would be lower" in capsys.readouterr().err
     assert cli.run([*plan, "--at", "1", "--metadata-version", "4.1", "--kafka-release", "4.0"]) == 2
     assert "Kafka 4.0 does not start on metadata.version 27" in capsys.readouterr().err
     older = {name: level for name, level in RELEASES["4.0"].items() if name != "eligible.leader.replicas.version"}
     for name, which, wanted in (
-        ("raised", ["--at", "1", "--metadata-version", NEWEST], older | {METADATA_VERSION: RELEASES[NEWEST][METADATA_VERSION]}),
+        ("raised", ["--at", "1", "--metadata-version", NEWEST], older | {METADATA_VERSION: level}),
         ("newest", [], RELEASES[NEWEST]),
     ):
         into = tmp_path / name

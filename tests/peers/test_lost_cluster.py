@@ -26,7 +26,7 @@ from headwater import cli
 from headwater_core.segments.checkpoints import LOG_STARTS
 from tests.peers.cluster import NODES, PATIENT, Cluster, wait_in_sync
 from tests.peers.guarded import GuardedBroker, acl, acls, add_acls, add_users, read_error, refused, users
-from tests.peers.java_client import java_client, java_consume, java_coordinated, previous_kafka_jars, wait_for_markers
+from tests.peers.java_client import java_client, java_consume, java_coordinated, kafka_jars, wait_for_markers
 from tests.peers.kafka import KafkaBroker, expect_compacted, expect_same
 
 pytestmark = [pytest.mark.peer, pytest.mark.slow]
@@ -36,7 +36,7 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 PLAIN, COMPACTED = ("codecs", "ledger", "short", "soup"), "stock"
 TOPICS = (*PLAIN, COMPACTED)
 GROUPS = {"cooks": "classic", "guests": "consumer"}
-PREVIOUS, PREVIOUS_LEVEL = "4.2", "4.2-IV1"
+PREVIOUS, PREVIOUS_LEVEL = "4.3", "4.3-IV0"
 SESSION_MS = 10_000  # of a group's members: the least is 6 s, for which one may stand still on a busy machine
 SOON = {
     **PATIENT,
@@ -413,8 +413,8 @@ def test_a_lost_cluster_comes_back_and_goes_on_and_is_lost_again(tmp_path: Path,
 
     capsys.readouterr()
     assert cli.run(["recover", "plan", "cluster", "--kafka-release", "4.1", *operator(tmp_path)]) != 0
-    assert "that takes Kafka 4.2 or 4.3" in capsys.readouterr().err
-    jars = previous_kafka_jars()
+    assert "that takes Kafka 4.3 or 4.4" in capsys.readouterr().err
+    jars = kafka_jars(PREVIOUS)
     with Bistro(tmp_path / "three", bucket, recovered(tmp_path, "twice", "--kafka-release", PREVIOUS), jars) as cluster:
         go_on(cluster, tmp_path, "twice", before)
         let_the_cleaner_work(cluster, b"three")
