@@ -12,6 +12,7 @@ import java.util.*;
 import java.util.stream.Collectors;
 import org.apache.kafka.clients.admin.*;
 import org.apache.kafka.clients.consumer.*;
+import org.apache.kafka.clients.producer.*;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.config.ConfigResource;
 import org.apache.kafka.common.header.Header;
@@ -19,6 +20,7 @@ import org.apache.kafka.common.quota.ClientQuotaAlteration;
 import org.apache.kafka.common.quota.ClientQuotaEntity;
 import org.apache.kafka.common.quota.ClientQuotaFilter;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
+import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 /**
  * The Java client as the peer tests need it: assign, seek, ListOffsets, Fetch, admin; and Kafka's own storage tool. One request per line of stdin,
@@ -33,6 +35,8 @@ import org.apache.kafka.common.serialization.ByteArrayDeserializer;
  *   shared BOOTSTRAP GROUP,...                    a line for each partition of which a share group has a state, as kafka-share-groups has it
  *   group BOOTSTRAP GROUP KEY VALUE               gives a setting to a group; nothing is printed
  *   configs BOOTSTRAP                             a line for each topic, broker, group and client-metrics subscription: its own settings
+ *   transact BOOTSTRAP ID GROUP TOPIC END:VALUE,...   initialises a transactional id; then a transaction for each value: the value to partitions 0 and 1,
+ *                                                 the value's length as the group's offset; END is commit, abort, or open, which is left so
  *   storage ARGUMENT...                           kafka-storage; nothing is printed when it succeeds
  */
 public final class Peer {
@@ -68,6 +72,7 @@ public final class Peer {
             case "shared" -> shared(out, args[1], args[2].split(","));
             case "group" -> group(args[1], args[2], args[3], args[4]);
             case "configs" -> configs(out, args[1]);
+            case "transact" -> transact(args[1], args[2], args[3], args[4], args.length > 5 ? args[5].split(",") : new String[0]);
             case "storage" -> {
                 ByteArrayOutputStream said = new ByteArrayOutputStream();
                 int code = kafka.tools.StorageTool.execute(Arrays.copyOfRange(args, 1, args.length), new PrintStream(said));
@@ -88,6 +93,30 @@ public final class Peer {
         p.put("key.deserializer", ByteArrayDeserializer.class.getName());
         p.put("value.deserializer", ByteArrayDeserializer.class.getName());
         return new KafkaConsumer<>(p);
+    }
+
+    private static void transact(String bootstrap, String id, String group, String topic, String[] transactions) {
+        Properties p = new Properties();
+        p.put("bootstrap.servers", bootstrap);
+        p.put("transactional.id", id);
+        p.put("transaction.timeout.ms", "600000");
+        Producer<byte[], byte[]> producer = new KafkaProducer<>(p, new ByteArraySerializer(), new ByteArraySerializer());
+        try {
+            producer.initTransactions();
+            for (String transaction : transactions) {
+                String end = transaction.split(":")[0], value = transaction.split(":")[1];
+                producer.beginTransaction();
+                for (int partition : new int[] {0, 1})
+                    producer.send(new ProducerRecord<>(topic, partition, null, value.getBytes(StandardCharsets.UTF_8)));
+                producer.sendOffsetsToTransaction(
+                        Map.of(new TopicPartition(topic, 0), new OffsetAndMetadata(value.length())), new ConsumerGroupMetadata(group));
+                producer.flush();
+                if (end.equals("commit")) producer.commitTransaction();
+                if (end.equals("abort")) producer.abortTransaction();
+            }
+        } finally {
+            producer.close(Duration.ZERO); // which aborts nothing
+        }
     }
 
     private static void read(PrintStream out, String bootstrap, String isolation, String[] topics) throws Exception {
