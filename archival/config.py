@@ -74,6 +74,8 @@ class ArchivalConfig:
                     in the log meanwhile, not in memory
     release         delete locally what is archived: in a directory that we own, or at the broker beside us, by request; None:
                     in a directory that we own only
+    release_past_groups  release at the broker what a group has not read too
+    release_ignore_groups_after_s  a group without members whose commits have not changed for so long holds nothing back
     release_keep_bytes  the newest so many bytes of a local log are never released
     release_keep_ms  nor is what follows a segment that was written to within so long, or that segment
     begin_anew_epoch  consent: a log that begins in this leader epoch or an older one may supersede an archive that it shares
@@ -111,6 +113,8 @@ class ArchivalConfig:
     chunk_commit_age_s: float = 30.0
     chunk_pool_bytes: int = POOL_BYTES
     release: bool | None = None
+    release_past_groups: bool = False
+    release_ignore_groups_after_s: int = 7 * DAY_S  # as Kafka's offsets.retention.minutes
     release_keep_bytes: int = 0
     release_keep_ms: int = 0
     merge_bytes: int = 64 << 20  # four chunks of a reader's read-ahead; uploaded in a few seconds, so that archiving waits for no merge
@@ -139,6 +143,11 @@ class ArchivalConfig:
         for name, kept in (("release_keep_bytes", self.release_keep_bytes), ("release_keep_ms", self.release_keep_ms)):
             if kept < 0:
                 raise UsageError(f"archival.{name} is {kept}; it cannot be negative")
+        if self.release_ignore_groups_after_s < 1:
+            raise UsageError(
+                f"archival.release_ignore_groups_after is {self.release_ignore_groups_after_s} s; at least 1 s, or set "
+                "release_past_groups = true: no group holds anything back"
+            )
         for name, most in (("max_segment_bytes", self.max_segment_bytes), ("max_segment_age", self.max_segment_age_s)):
             if most < 1:
                 raise UsageError(f"archival.{name} is {most}; at least 1")

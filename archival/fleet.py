@@ -287,6 +287,7 @@ class ArchiverFleet:
             broker=equipment.broker,
             clock=equipment.clock,
             wait=equipment.wait,
+            data_dir=equipment.data_dir,
         )
         self._members = Members(self._new_archiver)
         self._trigger_states: dict[str, _TriggerState] = {}  # by topic, as reported
@@ -422,7 +423,7 @@ class ArchiverFleet:
 
         watch  hears of each piece that goes, and says when the step has to end
         end    of the pass that requests it: what is committed from there on is not of it
-        again  read even what was found damaged and has not changed since
+        again  read even what was found damaged and has not changed since, and wait for no other partition's look at groups
 
         Raises nothing that a partition can be the reason of: the outcome says it, and `troubles`.
         """
@@ -450,7 +451,7 @@ class ArchiverFleet:
                 elif member.obstacle and not again and started_s < member.read_again_s and member.obstacle.remains(log):
                     done = PartitionOutcome(place=place, error=member.obstacle.error)
                 else:
-                    done = self._advance(member, log, policy_for, watch, end)
+                    done = self._advance(member, log, policy_for, watch, end, again)
                 again_s = _sooner(done.again_s, self._again_s(member, log, policy_for))
                 done = replace(done, again_s=again_s, for_release=done.for_release and again_s == done.again_s)
                 if done.again_s is not None:
@@ -540,7 +541,9 @@ class ArchiverFleet:
         again_s = COMMIT_S * 2.0 ** min(member.commit_waits - 1, 10)
         return again_s if again_s <= COMMIT_MAX_S else None
 
-    def _advance(self, member: Member, log: LocalLog, policy_for: PolicyFor, watch: StepWatch, end: int | None) -> PartitionOutcome:
+    def _advance(
+        self, member: Member, log: LocalLog, policy_for: PolicyFor, watch: StepWatch, end: int | None, again: bool
+    ) -> PartitionOutcome:
         settings = self.settings_for(log.partition.topic)
         archiver = self._members.archiver(member, log.partition)
         seen = log
@@ -590,7 +593,7 @@ class ArchiverFleet:
             if outcome.progressed and head:
                 self.committed(head)
             if self._releases.are_made(settings):
-                released = self._releases.release(member, archiver, log, settings)
+                released = self._releases.release(member, archiver, log, settings, at_once=again and outcome.is_last)
                 done = replace(done, released_bytes=released.size_bytes)
                 if released.again_s is not None:
                     done = replace(done, again_s=released.again_s, for_release=True, quiet=False)

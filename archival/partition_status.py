@@ -56,6 +56,8 @@ class PartitionStatus:
     released_end    what its broker was asked to delete ends before this offset; None: nothing, since this agent started
     released_bytes  how much that was
     release_reason  why it was not more; "" where nothing is released, or nothing was tried yet
+    release_group   which group the release waits for; "" for none. release_group_offset: the first that it has not read;
+                    release_blocked_ms: since when that is so; release_blocked_bytes: how much waits
     trigger_trouble  why a trigger that is set for it is not applied; "" where none is, or it is
     stream_trouble  why streaming offload takes nothing more of it for now; "" where it does, or it is not streamed
     known_age_s  how long ago the bucket last said what this line says of the archive; 0 when it was read just now
@@ -84,6 +86,10 @@ class PartitionStatus:
     released_end: int | None = None
     released_bytes: int = 0
     release_reason: str = ""
+    release_group: str = ""
+    release_group_offset: int | None = None
+    release_blocked_ms: int | None = None
+    release_blocked_bytes: int = 0
     trigger_trouble: str = ""
     stream_trouble: str = ""
     merge_trouble: str = ""

@@ -1,23 +1,25 @@
 """The releases of local copies: in an owned directory by this agent, beside a broker by the broker at this agent's request."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import structlog
 
-from archival.broker.broker_release import BrokerReleaser
-from archival.broker.broker_view import Broker
+from archival.broker.broker_release import Blocked, BrokerReleaser, Choice, ReleaseRecord
+from archival.broker.broker_view import Broker, GroupOffset
 from archival.broker.lagging_groups import LaggingGroups
 from archival.config import ArchivalConfig
 from archival.members import Member
 from archival.partition.archiver import PartitionArchiver
-from archival.partition.release import ReleaseLimit, Releaser, kept_from, plan_release
+from archival.partition.release import NO_LIMIT, Release, ReleaseLimit, Releaser, kept_from, plan_release
 from archival.partition.source import LocalLogs
 from headwater_core.clock import Clock
 from headwater_core.errors import HeadwaterError, TransientError
 from headwater_core.segments.local_log import LocalLog
 from manifests.repository import ManifestRepository
+
+REPORT_MS = 600_000  # a release that waits so long for the same commit of a group is reported
 
 _log = structlog.get_logger()
 
@@ -40,6 +42,7 @@ class Releases:
     owned   no broker works on the log directories
     broker  the one whose directories these are; None where it is not asked
     wait    sleeps for so many seconds
+    data_dir  where what was seen of groups outlives the process
     """
 
     def __init__(
@@ -52,13 +55,14 @@ class Releases:
         broker: Broker | None,
         clock: Clock,
         wait: Callable[[float], object],
+        data_dir: Path,
     ) -> None:
         self._writer, self._owned, self._clock = writer, owned, clock
         self._releaser = Releaser(logs=logs, repository=repository, writer=writer, owned=owned)
         self._broker_releaser, self._lagging_groups = None, None
         if broker is not None:
             self._broker_releaser = BrokerReleaser(logs=logs, broker=broker, repository=repository, writer=writer, wait=wait)
-            self._lagging_groups = LaggingGroups(broker, clock)
+            self._lagging_groups = LaggingGroups(broker, clock, data_dir / "groups")
 
     def are_wanted(self, settings: ArchivalConfig) -> bool:
         """Beside a broker only where that is requested: consumers may not know yet where to read what it has deleted."""
@@ -79,18 +83,24 @@ class Releases:
         end = member.released.end if member.released.leader_epoch == led.leader_epoch else 0
         return not any(end < following.base_offset <= next_offset for following in log.segments[1:])
 
-    def _kept(self, settings: ArchivalConfig, log: LocalLog) -> ReleaseLimit:
+    def _kept(self, settings: ArchivalConfig, log: LocalLog, limit: ReleaseLimit = NO_LIMIT) -> ReleaseLimit:
+        """limit: of the groups"""
         keep_bytes, keep_ms = settings.release_keep_bytes, settings.release_keep_ms
-        return kept_from(log, keep_bytes=keep_bytes, keep_ms=keep_ms, now_ms=self._clock.now_ms())
+        return min(limit, kept_from(log, keep_bytes=keep_bytes, keep_ms=keep_ms, now_ms=self._clock.now_ms()))
 
-    def release(self, member: Member, archiver: PartitionArchiver, log: LocalLog, settings: ArchivalConfig) -> Released:
+    def release(
+        self, member: Member, archiver: PartitionArchiver, log: LocalLog, settings: ArchivalConfig, *, at_once: bool = False
+    ) -> Released:
         """Release what is archived of `log`, where `are_made`. Raises what Releaser.release does for an owned directory; what fails at the
-        broker is tried again later: neither this partition's archiving nor any other waits for it."""
+        broker is tried again later: neither this partition's archiving nor any other waits for it.
+
+        at_once  look at groups now, instead of together with other partitions a moment later
+        """
         if not self._owned:
-            return self._release_at_broker(member, archiver, log, settings)
+            return self._release_at_broker(member, archiver, log, settings, at_once)
         if not self._may_release(member, archiver, log, settings):
             return Released()
-        return Released(self._releaser.release(archiver, partial(self._kept, settings)).size_bytes)
+        return Released(self._releaser.release(archiver, lambda log: self._kept(settings, log)).size_bytes)
 
     def _may_release(self, member: Member, archiver: PartitionArchiver, log: LocalLog, settings: ArchivalConfig) -> bool:
         """Is it worth asking the bucket? Not for an idle log, apart from the first time: side files may be left from a crash."""
@@ -102,7 +112,9 @@ class Releases:
             return False
         return bool(plan_release(log, head, self._writer, self._kept(settings, log)).segments)
 
-    def _release_at_broker(self, member: Member, archiver: PartitionArchiver, log: LocalLog, settings: ArchivalConfig) -> Released:
+    def _release_at_broker(
+        self, member: Member, archiver: PartitionArchiver, log: LocalLog, settings: ArchivalConfig, at_once: bool
+    ) -> Released:
         assert self._broker_releaser is not None
         assert self._lagging_groups is not None
         record, head, now_s = member.released, archiver.head, self._clock.monotonic_s()
@@ -115,19 +127,52 @@ class Releases:
         record.tried_in(log.leadership.leader_epoch if log.leadership is not None else -1)
         planned = plan_release(log, head, self._writer, self._kept(settings, log))
         if planned.local_start <= record.end or not planned.segments:
-            record.reason = planned.reason
+            record.reason, record.choice, record.blocked = planned.reason, None, None
             return Released()
-        self._lagging_groups.check(log.partition, planned.local_start)
+        limit, blocked = NO_LIMIT, None
         try:
-            release = self._broker_releaser.release(archiver, partial(self._kept, settings))
+            if settings.release_past_groups:
+                self._lagging_groups.warn(log.partition, planned.local_start)
+            else:
+                if record.choice is None or at_once:
+                    record.choice = Choice(planned.local_start, self._lagging_groups.begun)
+                choice = record.choice
+                listing = self._lagging_groups.newer_than(choice.listings, at_once=at_once)
+                if listing is None:
+                    return Released(again_s=self._lagging_groups.wait_s)
+                record.choice = None  # the next try needs groups as they are then
+                limit = ReleaseLimit(choice.end, "what follows is released next")
+                lowest = listing.lowest(log.partition.topic_partition, settings.release_ignore_groups_after_s)
+                if lowest is not None:
+                    limit = min(limit, ReleaseLimit(lowest.offset, f"group {lowest.group} has not read the rest"))
+                    blocked = self._blocked(planned, max(lowest.offset, record.end, log.start_offset), lowest)
+                read = plan_release(log, head, self._writer, self._kept(settings, log, limit))
+                if blocked is not None and read.local_start <= max(record.end, log.start_offset):
+                    return self._wait_for(blocked, record, log)
+            release = self._broker_releaser.release(archiver, lambda log: self._kept(settings, log, limit))
         except HeadwaterError as error:
+            record.choice = None
             pause_s = record.failed(error, now_s)
             (_log.warning if isinstance(error, TransientError) else _log.error)(
                 "release_postponed", partition=str(log.partition), reason=str(error)
             )
             return Released(again_s=pause_s)
         record.released(release)
-        return Released(release.size_bytes)
+        if blocked is not None:
+            return replace(self._wait_for(blocked, record, log), size_bytes=release.size_bytes)
+        return Released(release.size_bytes, 0.0 if limit.offset < planned.local_start else None)
+
+    def _blocked(self, planned: Release, end: int, lowest: GroupOffset) -> Blocked | None:
+        """Return what of `planned` the group has not read, and is not deleted; None for nothing. end: of what it has read, or is deleted"""
+        ends = (*(segment.base_offset for segment in planned.segments[1:]), planned.local_start)
+        unread = [segment.size_bytes for segment, next_offset in zip(planned.segments, ends, strict=True) if next_offset > end]
+        return Blocked(*lowest, self._clock.now_ms(), len(unread), sum(unread)) if unread else None
+
+    def _wait_for(self, blocked: Blocked, record: ReleaseRecord, log: LocalLog) -> Released:
+        again_s = record.block(blocked, self._clock.monotonic_s())
+        if record.blocked is not None and record.is_overdue(self._clock.now_ms(), REPORT_MS):
+            _log.warning("release_blocked", partition=str(log.partition), group=blocked.group, offset=blocked.offset, reason=record.reason)
+        return Released(again_s=again_s)
 
 
 def _is_beyond_first(log: LocalLog, next_offset: int) -> bool:

@@ -212,6 +212,7 @@ class AgentVerbs:
             tails=fleet.tails,
             broker=fleet.broker_logs,
             pauses=session.pauses,
+            release_reason=lambda partition: record.reason if (record := fleet.released(partition)) is not None else "",
         )
 
     def _turn_of(self, place: TopicPartition) -> Turn:

@@ -116,6 +116,8 @@ _PER_TOPIC = {  # key: the section that it overrides
     "max_segment_bytes": "archival",
     "max_segment_age": "archival",
     "release": "archival",
+    "release_past_groups": "archival",
+    "release_ignore_groups_after": "archival",
     "release_keep_bytes": "archival",
     "release_keep_ms": "archival",
     "begin_anew_epoch": "archival",

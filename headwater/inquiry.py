@@ -66,20 +66,19 @@ def offset_rows(
         config = with_commands(config, bucket.manifests)
     for found in _current(surveyed):
         assert found.partition
-        yield _identity(found) | asdict(
-            locate_offset(
-                offset,
-                found.partition,
-                found.log,
-                found.head,
-                config.hydration_for(place.topic),
-                bucket,
-                cached,
-                origin=found.origin,
-                set_by=config.origin_for(place.topic, "read_priority"),
-                local_trouble=found.trouble if found.log is None else "",
-            )
+        location = locate_offset(
+            offset,
+            found.partition,
+            found.log,
+            found.head,
+            config.hydration_for(place.topic),
+            bucket,
+            cached,
+            origin=found.origin,
+            set_by=config.origin_for(place.topic, "read_priority"),
+            local_trouble=found.trouble if found.log is None else "",
         )
+        yield _identity(found) | asdict(location) | {"release": known.release_reason(found.partition) if known is not None else ""}
 
 
 def _current(surveyed: Sequence[Surveyed]) -> Sequence[Surveyed]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from archival.watermark import WatermarkOrigin, WatermarkSource
 from headwater.columns import Row, as_size
-from headwater.units import duration_text
+from headwater.units import duration_text, size_text
 from headwater_core.clock import time_text
 from headwater_core.errors import NothingExamined, Partial, VerificationFailed
 
@@ -97,7 +97,13 @@ def summary(rows: Sequence[Row]) -> str:
         )
         if (count := sum(bool(row.get(name)) for row in rows))
     ]
-    return ", ".join([f"{len(rows)} partition{'s' * (len(rows) != 1)}", *counts, *lags, *troubles, *held_back])
+    waiting: Counter[str] = Counter()
+    for row in rows:
+        if row.get("release_group"):
+            waiting[row["release_group"]] += row["release_blocked_bytes"]
+    groups_behind = [f"release waits for group {group} ({size_text(size_bytes)})" for group, size_bytes in waiting.most_common(1)]
+    groups_behind += [f"and for {len(waiting) - 1} more"] if len(waiting) > 1 else []
+    return ", ".join([f"{len(rows)} partition{'s' * (len(rows) != 1)}", *counts, *lags, *troubles, *groups_behind, *held_back])
 
 
 def held_back(store_try_ms: int) -> str:

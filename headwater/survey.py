@@ -65,6 +65,7 @@ class Knowledge:
     broker    what the broker says of its logs; None where it is not asked
     tails     since when tails have waited; None: read from the data directory
     pauses    what is paused; None: read from the bucket
+    release_reason  why no more of a partition is released; "" where that is not known
     """
 
     heads: Mapping[PartitionId, KnownHead] = field(default_factory=dict)
@@ -74,6 +75,7 @@ class Knowledge:
     tails: Tails | None = None
     broker: BrokerLogs | None = None
     pauses: KnownPauses | None = None
+    release_reason: Callable[[PartitionId], str] = lambda _: ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

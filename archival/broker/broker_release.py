@@ -8,6 +8,7 @@ between lies the only moment in which a topic that is deleted and created again 
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import structlog
 
@@ -17,6 +18,7 @@ from archival.partition.release import Release, ReleaseLimit, no_limit, plan_rel
 from archival.partition.source import LocalLogs
 from archival.plan.role import Acting, archiving_role
 from headwater_core import milestones
+from headwater_core.clock import time_text
 from headwater_core.errors import HeadwaterError, SourceChanged, TransientError
 from headwater_core.files import disk_errors
 from headwater_core.partition import PartitionId
@@ -25,10 +27,42 @@ from manifests.repository import ManifestRepository
 
 PAUSE_S, PAUSE_MAX_S = 0.5, 60.0  # before a release that failed is tried again
 REFUSED_S = 600.0  # the same, where the topic's policy or our rights forbid it
+BLOCKED_S, BLOCKED_MAX_S = 5.0, 300.0  # the same, where a group has not read what may go otherwise; 5 s: consumers commit as often
 _METADATA_LOOKS = 6  # at the broker's own copy of the metadata log, which is some milliseconds behind the quorum's
 _METADATA_PAUSE_S = 0.05
 
 _log = structlog.get_logger()
+
+
+class Choice(NamedTuple):
+    """Segments that may go, chosen before their groups are listed.
+
+    end       they lie below this offset
+    listings  of groups that had begun by then: one that counts begins later
+    """
+
+    end: int
+    listings: int
+
+
+class Blocked(NamedTuple):
+    """A group that has not read what may go otherwise.
+
+    offset    the first that it has not read
+    since_ms  when that was first seen to block a release here
+    segments  so many wait for it, from the first one on that it has not read to the end
+    """
+
+    group: str
+    offset: int
+    since_ms: int
+    segments: int
+    size_bytes: int
+
+    @property
+    def reason(self) -> str:
+        waiting = f"{self.segments} segment{'s' * (self.segments != 1)} of {self.size_bytes} bytes"
+        return f"group {self.group} has not read from offset {self.offset} on: {waiting} wait for it since {time_text(self.since_ms)}"
 
 
 @dataclass(slots=True)
@@ -38,7 +72,10 @@ class ReleaseRecord:
     end       offsets before it were deleted
     reason    why not more; "" before the first try
     again_s   not to be tried before, after one that failed
-    failures  in a row
+    failures  in a row, or tries that the same commit of a group blocked
+    choice    of the try that is under way
+    blocked   by which group the last try was
+    reported  the group and its commit that a warning has named
     """
 
     leader_epoch: int = -1
@@ -47,14 +84,17 @@ class ReleaseRecord:
     reason: str = ""
     again_s: float = 0.0
     failures: int = 0
+    choice: Choice | None = None
+    blocked: Blocked | None = None
+    reported: tuple[str, int] | None = None
 
     def tried_in(self, leader_epoch: int) -> None:
         """Another leader may not have deleted what was deleted on this one."""
         if leader_epoch != self.leader_epoch:
-            self.leader_epoch, self.end = leader_epoch, 0
+            self.leader_epoch, self.end, self.choice, self.blocked = leader_epoch, 0, None, None
 
     def released(self, release: Release) -> None:
-        self.reason, self.failures, self.again_s = release.reason, 0, 0.0
+        self.reason, self.failures, self.again_s, self.blocked = release.reason, 0, 0.0, None
         self.end = max(self.end, release.local_start)
         self.size_bytes += release.size_bytes
 
@@ -63,6 +103,24 @@ class ReleaseRecord:
         self.reason = str(error)
         self.failures += 1
         pause_s = min(PAUSE_MAX_S, PAUSE_S * 2.0 ** min(self.failures - 1, 20)) if isinstance(error, TransientError) else REFUSED_S
+        self.again_s = now_s + pause_s
+        return pause_s
+
+    def is_overdue(self, now_ms: int, report_ms: int) -> bool:
+        """Return whether a group has blocked it for `report_ms`, once for each commit of a group."""
+        if self.blocked is None or self.blocked[:2] == self.reported or now_ms - self.blocked.since_ms < report_ms:
+            return False
+        self.reported = self.blocked[:2]
+        return True
+
+    def block(self, blocked: Blocked, now_s: float) -> float:
+        """Return how long to wait for the group: longer each time while its commit stays the same."""
+        before = self.blocked
+        is_same = before is not None and before[:2] == blocked[:2]
+        self.failures = self.failures + 1 if is_same else 1
+        self.blocked = blocked._replace(since_ms=before.since_ms) if before is not None and is_same else blocked
+        self.reason = self.blocked.reason
+        pause_s = min(BLOCKED_MAX_S, BLOCKED_S * 2.0 ** min(self.failures - 1, 20))
         self.again_s = now_s + pause_s
         return pause_s
 

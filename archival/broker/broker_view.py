@@ -1,6 +1,6 @@
 """What the broker beside an agent says of its partitions when it is asked, and what it is asked to do."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import pairwise
 from typing import NamedTuple, Protocol
@@ -18,10 +18,36 @@ class CommittedEnd(NamedTuple):
 
 
 class GroupOffset(NamedTuple):
-    """A consumer group, and the next offset that it would read of a partition."""
+    """A group, and the first offset of a partition that it has not read."""
 
     group: str
     offset: int
+
+
+class Group(NamedTuple):
+    """A classic, consumer, share or streams group, as its coordinator describes it.
+
+    commits  the offset that it would read next after a restart, by partition
+    topics   to which its members subscribe; None where its coordinator does not know, as while the group rebalances
+    """
+
+    name: str
+    has_members: bool
+    commits: Mapping[TopicPartition, int]
+    topics: frozenset[str] | None = frozenset()
+
+    def unread_from(self, partition: TopicPartition) -> int | None:
+        """Return the first offset that it has not read; None where it does not read `partition`.
+
+        A group that reads the topic and has no commit here may begin at the first offset: only its members know their auto.offset.reset.
+        A topic is read where members subscribe to it, or where another partition of it has a commit.
+        """
+        if partition in self.commits:
+            return self.commits[partition]
+        topics = {committed.topic for committed in self.commits}
+        if self.has_members and self.topics is None and not topics:
+            return 0
+        return 0 if partition.topic in topics | (self.topics or frozenset()) else None
 
 
 class LeaderLog(NamedTuple):
@@ -74,9 +100,9 @@ class Broker(Protocol):
         """Of those that it leads. One request for all of them. Raises TransientError when it does not answer, and Unauthorised."""
         ...
 
-    def lowest_commits(self) -> Mapping[TopicPartition, GroupOffset]:
-        """The group that has committed least of each partition, of all groups of the cluster that we may see and whose brokers answer;
-        brokers that failed are logged. Raises TransientError when nothing is found and one did not answer, and Unauthorised."""
+    def groups(self, known: Collection[str]) -> Sequence[Group]:
+        """List all groups of the cluster, those in `known` among them unless they were deleted. Raises TransientError and Unauthorised
+        where one of them, or one broker, cannot be read: a part of them is no answer."""
         ...
 
     def pinned(self) -> AbstractContextManager[PinnedBroker]:

@@ -507,6 +507,14 @@ class StatusBoard:
         if (released := self._sources.released(log.partition)) is not None:
             end = released.end if released.size_bytes else None
             entry.status = replace(entry.status, released_end=end, released_bytes=released.size_bytes, release_reason=released.reason)
+            if (blocked := released.blocked) is not None:
+                entry.status = replace(
+                    entry.status,
+                    release_group=blocked.group,
+                    release_group_offset=blocked.offset,
+                    release_blocked_ms=blocked.since_ms,
+                    release_blocked_bytes=blocked.size_bytes,
+                )
         entry.status = replace(entry.status, merge_trouble=self._sources.merge_trouble(log.partition))
         entry.partition, entry.folder, entry.glimpse = log.partition, folder(log.partition), log.glimpse
         if log.high_watermark is not None and origin.age_s is not None:

@@ -39,6 +39,8 @@ class PartitionRow(msgspec.Struct, frozen=True, kw_only=True):
     known_age_s     how long ago the bucket last said what stands here of the archive
     released_end    what its broker was asked to delete ends before this offset; released_bytes: how much that was; release_reason: why
                     it was not more. All since the agent started
+    release_group   which group the release waits for; "" for none. release_group_offset: the first offset that it has not read;
+                    release_blocked_ms: since when that is so, milliseconds since the epoch; release_blocked_bytes: how much waits
     trigger_trouble why offload_after or offload_when_local_exceeds is not applied; "" where neither is set, or both are
     stream_trouble  why streaming offload takes nothing more of it for now; "" where it does, or it is not streamed
     merge_trouble   why what is to become one object, such as the chunks of a full segment, does not; "" where it does
@@ -66,6 +68,10 @@ class PartitionRow(msgspec.Struct, frozen=True, kw_only=True):
     released_end: int | None
     released_bytes: int
     release_reason: str
+    release_group: str
+    release_group_offset: int | None
+    release_blocked_ms: int | None
+    release_blocked_bytes: int
     trigger_trouble: str
     stream_trouble: str
     merge_trouble: str
@@ -342,6 +348,10 @@ def row_of(entry: BoardEntry, facts: PageFacts, now_s: float) -> PartitionRow:
         released_end=status.released_end,
         released_bytes=status.released_bytes,
         release_reason=status.release_reason,
+        release_group=status.release_group,
+        release_group_offset=status.release_group_offset,
+        release_blocked_ms=status.release_blocked_ms,
+        release_blocked_bytes=status.release_blocked_bytes,
         trigger_trouble=status.trigger_trouble,
         stream_trouble=status.stream_trouble,
         merge_trouble=status.merge_trouble,

@@ -30,6 +30,8 @@ class TopicRules(msgspec.Struct, frozen=True, kw_only=True):
     max_segment_bytes: int
     max_segment_age_s: int
     release: bool | None
+    release_past_groups: bool
+    release_ignore_groups_after_s: int
     release_keep_bytes: int
     release_keep_ms: int
     retention_s: int | None
@@ -60,6 +62,8 @@ class TopicRules(msgspec.Struct, frozen=True, kw_only=True):
             max_segment_bytes=archival.max_segment_bytes,
             max_segment_age_s=archival.max_segment_age_s,
             release=archival.release,
+            release_past_groups=archival.release_past_groups,
+            release_ignore_groups_after_s=archival.release_ignore_groups_after_s,
             release_keep_bytes=archival.release_keep_bytes,
             release_keep_ms=archival.release_keep_ms,
             retention_s=archival.retention_s,

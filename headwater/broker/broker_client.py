@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 
 import structlog
 
-from archival.broker.broker_view import CommittedEnd, GroupOffset, LeaderLog
+from archival.broker.broker_view import CommittedEnd, Group, LeaderLog
 from headwater.broker.broker_connection import BrokerAddress, BrokerApi, BrokerConnection, ConnectionClosed
 from headwater.broker.client_properties import ClientProperties
+from headwater.broker.consumer_groups import list_groups
 from headwater_core.clock import Clock
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import (
@@ -22,7 +23,6 @@ from headwater_core.errors import (
     HeadwaterError,
     SourceChanged,
     TransientError,
-    Unauthorised,
 )
 from headwater_core.partition import TopicPartition, topic_id_text
 
@@ -34,11 +34,9 @@ IDLE_S = 60.0  # for so long; a broker closes them after ten minutes by default
 DELETE_TIMEOUT_MS = 1  # for the followers to move their log starts too: they do so with their next fetch, for which nobody need wait
 LATEST, EARLIEST = -1, -2
 REQUEST_TIMED_OUT = 7
-GROUPS_MAX = 100  # that one request names; a group may have committed thousands of offsets
 METADATA_TOPIC = "__cluster_metadata"
 _CODES = {  # those that say something other than "ask again"; source: Kafka protocol guide, "Error Codes"
     29: "TOPIC_AUTHORIZATION_FAILED",
-    30: "GROUP_AUTHORIZATION_FAILED",
     31: "CLUSTER_AUTHORIZATION_FAILED",
     44: "POLICY_VIOLATION",
 }
@@ -129,27 +127,10 @@ class BrokerClient:
                 found[place] = CommittedEnd(topic, leader_epoch, offset)
         return found
 
-    def lowest_commits(self) -> Mapping[TopicPartition, GroupOffset]:
-        """See archival.broker.broker_view.Broker. Every broker is asked for the groups that it coordinates."""
+    def groups(self, known: Collection[str]) -> Sequence[Group]:
+        """See archival.broker.broker_view.Broker."""
         with self._connection() as connection:
-            said = _metadata(connection, ())
-        lowest: dict[TopicPartition, GroupOffset] = {}
-        failed: list[HeadwaterError] = []
-        for each in said["brokers"]:
-            try:
-                coordinator = self._connect_to(BrokerAddress(each["host"], each["port"]), self._properties)
-                try:
-                    for place, commit in _commits(coordinator):
-                        lowest[place] = min(lowest.get(place, commit), commit, key=lambda one: one.offset)
-                finally:
-                    coordinator.close()
-            except HeadwaterError as error:
-                failed.append(error)
-        if failed and not lowest:
-            raise failed[0]
-        if failed:  # the caller gets what the others said
-            _log.warning("consumer_groups_unknown", reason="; ".join(dict.fromkeys(str(each) for each in failed)))
-        return lowest
+            return list_groups(connection, lambda address: self._connect_to(address, self._properties), known)
 
     @contextmanager
     def pinned(self) -> Iterator["PinnedConnection"]:
@@ -341,30 +322,3 @@ def _metadata(connection: BrokerConnection | _Lease, names: Iterable[str]) -> di
     return connection.ask(
         BrokerApi.METADATA, {"topics": topics, "allow_auto_topic_creation": False, "include_topic_authorized_operations": False}
     )
-
-
-def _commits(connection: BrokerConnection) -> Iterator[tuple[TopicPartition, GroupOffset]]:
-    """All offsets that are committed with the groups of one coordinator. Raises after the last of them if some could not be read."""
-    listed = connection.ask(BrokerApi.LIST_GROUPS, {"states_filter": []})
-    problem = _group_problem(listed["error_code"], connection)
-    groups = [each["group_id"] for each in listed["groups"]]
-    for first in range(0, len(groups), GROUPS_MAX):
-        asked = [{"group_id": each, "topics": None} for each in groups[first : first + GROUPS_MAX]]
-        said = connection.ask(BrokerApi.OFFSET_FETCH, {"groups": asked, "require_stable": False})
-        for group in said["groups"]:
-            problem = problem or _group_problem(group["error_code"], connection)
-            for topic in group["topics"]:
-                for each in topic["partitions"]:
-                    if each["committed_offset"] >= 0:
-                        yield (
-                            TopicPartition(topic["name"], each["partition_index"]),
-                            GroupOffset(group["group_id"], each["committed_offset"]),
-                        )
-    if problem is not None:
-        raise problem
-
-
-def _group_problem(code: int, connection: BrokerConnection) -> HeadwaterError | None:
-    if code in _CODES:
-        return Unauthorised(f"broker {connection.address}: the user of log.client_properties may not describe groups: {_CODES[code]}")
-    return TransientError(f"broker {connection.address}: groups cannot be read: code {code}") if code else None

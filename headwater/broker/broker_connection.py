@@ -34,6 +34,7 @@ class BrokerApi(IntEnum):
     OFFSET_COMMIT = 8
     OFFSET_FETCH = 9
     FIND_COORDINATOR = 10
+    DESCRIBE_GROUPS = 15
     LIST_GROUPS = 16
     SASL_HANDSHAKE = 17
     API_VERSIONS = 18
@@ -49,6 +50,9 @@ class BrokerApi(IntEnum):
     DESCRIBE_CLIENT_QUOTAS = 48
     ALTER_CLIENT_QUOTAS = 49
     DESCRIBE_QUORUM = 55
+    CONSUMER_GROUP_DESCRIBE = 69
+    SHARE_GROUP_DESCRIBE = 77
+    STREAMS_GROUP_DESCRIBE = 89
     DESCRIBE_SHARE_GROUP_OFFSETS = 90
     ALTER_SHARE_GROUP_OFFSETS = 91
 
@@ -71,15 +75,20 @@ VERSIONS = {  # each the first that has what is needed; Kafka 3.3 has them all
 ADMIN_VERSIONS = {  # likewise; a broker may lack one of them: only who sends that one hears of it
     BrokerApi.OFFSET_COMMIT: 8,
     BrokerApi.FIND_COORDINATOR: 4,
+    BrokerApi.DESCRIBE_GROUPS: 5,
     BrokerApi.CREATE_TOPICS: 7,
     BrokerApi.INIT_PRODUCER_ID: 4,
     BrokerApi.DESCRIBE_ACLS: 2,
     BrokerApi.CREATE_ACLS: 2,
     BrokerApi.DESCRIBE_CLIENT_QUOTAS: 1,
     BrokerApi.ALTER_CLIENT_QUOTAS: 1,
+    BrokerApi.CONSUMER_GROUP_DESCRIBE: 0,
+    BrokerApi.SHARE_GROUP_DESCRIBE: 1,
+    BrokerApi.STREAMS_GROUP_DESCRIBE: 0,
     BrokerApi.DESCRIBE_SHARE_GROUP_OFFSETS: 0,
     BrokerApi.ALTER_SHARE_GROUP_OFFSETS: 0,
 }
+NEWER_VERSIONS = {BrokerApi.LIST_GROUPS: 5}  # where a broker has it: since Kafka 3.8 it says the type of each group
 _ALL_VERSIONS = VERSIONS | ADMIN_VERSIONS
 
 
@@ -116,6 +125,7 @@ class BrokerConnection:
         self._correlation_id = 0
         self._answer_bytes_max = UNAUTHENTICATED_BYTES_MAX
         self._lacking: frozenset[BrokerApi] = frozenset()  # of ADMIN_VERSIONS
+        self._versions: dict[BrokerApi, int] = {**_ALL_VERSIONS}
         try:
             self._socket: socket.socket = socket.create_connection(address, self._properties.request_timeout_s)
         except OSError as error:
@@ -134,6 +144,9 @@ class BrokerConnection:
 
     def close(self) -> None:
         self._socket.close()
+
+    def knows(self, api: BrokerApi) -> bool:
+        return api not in self._lacking
 
     def ask(self, api: BrokerApi, fields: Mapping[str, Any]) -> dict[str, Any]:
         """The answer, as plain values (see headwater.gateway.messages)."""
@@ -159,7 +172,7 @@ class BrokerConnection:
 
     def _ask(self, api: BrokerApi, fields: Mapping[str, Any]) -> dict[str, Any]:
         self._correlation_id += 1
-        version = _ALL_VERSIONS[api]
+        version = self._versions[api]
         schema, answer = request_schema(api, version), response_schema(api, version)
         request = Response()
         name = self._properties.client_id.encode()
@@ -211,6 +224,7 @@ class BrokerConnection:
         said = self.ask(BrokerApi.API_VERSIONS, {"client_software_name": "headwater", "client_software_version": __version__})
         known = {each["api_key"]: range(each["min_version"], each["max_version"] + 1) for each in said["api_keys"]}
         self._lacking = frozenset(api for api, version in ADMIN_VERSIONS.items() if version not in known.get(api, ()))
+        self._versions |= {api: version for api, version in NEWER_VERSIONS.items() if version in known.get(api, ())}
         lacking = [api.name for api, version in VERSIONS.items() if version not in known.get(api, ())]
         if not self._properties.uses_sasl:
             lacking = [name for name in lacking if not name.startswith("SASL")]

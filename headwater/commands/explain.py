@@ -57,7 +57,8 @@ def explain(config: "Config", selection: tuple[TopicPartition, int | None], form
     it would know of failures and of the order in which partitions are archived.
 
     TOPIC:P@OFFSET tells which tier answers for the offset and why, by the topic's read priority; which object and chunk hold it, whether
-    the chunk is cached, and which document lists the object; or why the offset cannot be read.
+    the chunk is cached, and which document lists the object; or why the offset cannot be read; and which group the release of the
+    partition waits for.
 
     \b
     Examples:
@@ -130,6 +131,7 @@ def _facts(row: dict[str, Any]) -> Iterator[dict[str, str]]:
         ("listed in", row["listed_in"]),
         ("superseded", ", ".join(row["superseded"])),
         ("dated", row.get("dated")),
+        ("release", row.get("release")),
         ("reason", row["reason"]),
     ):
         if value:

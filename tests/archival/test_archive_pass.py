@@ -1,14 +1,14 @@
 """One pass over what is there, beside a loop or alone."""
 
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
 from archival.archive_pass import ArchivePass, archive_all
-from archival.broker.broker_view import CommittedEnd, GroupOffset, PinnedBroker
+from archival.broker.broker_view import CommittedEnd, Group, PinnedBroker
 from archival.config import ArchivalConfig, OffloadMode
 from archival.fleet import PartitionOutcome
 from headwater.session import PassRequest
@@ -69,8 +69,8 @@ class Ahead:
             raise TransientError("the broker does not answer")
         return {place: end for place, end in self.ends.items() if place in places}
 
-    def lowest_commits(self) -> Mapping[TopicPartition, GroupOffset]:
-        return {}
+    def groups(self, known: Collection[str]) -> Sequence[Group]:
+        return []
 
     def pinned(self) -> AbstractContextManager[PinnedBroker]:
         raise NotImplementedError

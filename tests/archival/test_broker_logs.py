@@ -1,14 +1,14 @@
 """A sealed segment need not wait for the broker's next checkpoint to be known as committed."""
 
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
 import pytest
 
 from archival.broker.broker_logs import BrokerLogs, awaits_commit
-from archival.broker.broker_view import CommittedEnd, GroupOffset, LeaderLog, PinnedBroker
+from archival.broker.broker_view import CommittedEnd, Group, LeaderLog, PinnedBroker
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import TransientError
 from headwater_core.partition import TopicPartition
@@ -42,8 +42,8 @@ class Told:
             raise TransientError("no answer")
         return {place: end for place, end in self.ends.items() if place in places}
 
-    def lowest_commits(self) -> Mapping[TopicPartition, GroupOffset]:
-        return {}
+    def groups(self, known: Collection[str]) -> Sequence[Group]:
+        return []
 
     def pinned(self) -> AbstractContextManager[PinnedBroker]:
         raise NotImplementedError

@@ -1,7 +1,7 @@
 """The broker deletes what is archived: when it may be asked, which broker is asked, and what it is asked."""
 
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from archival.broker.broker_release import PAUSE_MAX_S, PAUSE_S, REFUSED_S, BrokerReleaser, ReleaseRecord
-from archival.broker.broker_view import CommittedEnd, GroupOffset, LeaderLog, PinnedBroker
+from archival.broker.broker_view import CommittedEnd, Group, LeaderLog, PinnedBroker
 from archival.partition.archiver import PartitionArchiver
 from archival.partition.release import Release
 from headwater_core.epochs import EpochHistory
@@ -58,8 +58,8 @@ class Partition:
     def committed(self, places: Collection[TopicPartition]) -> Mapping[TopicPartition, CommittedEnd]:
         raise AssertionError
 
-    def lowest_commits(self) -> Mapping[TopicPartition, GroupOffset]:
-        return {}
+    def groups(self, known: Collection[str]) -> Sequence[Group]:
+        return []
 
     @contextmanager
     def pinned(self) -> Iterator[PinnedBroker]:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from archival.broker.broker_view import Group
 from headwater.broker.broker_client import IDLE_S, PAUSE_S, REQUEST_TIMED_OUT, BrokerClient
 from headwater.broker.broker_connection import BrokerAddress, BrokerApi
 from headwater.broker.client_properties import ClientProperties
@@ -33,7 +34,7 @@ class Kitchen(SocketBroker):
                 BrokerApi.DELETE_RECORDS: lambda fields: self._deleted(fields),
                 BrokerApi.DESCRIBE_QUORUM: lambda _: self._quorum(),
                 BrokerApi.LIST_GROUPS: lambda _: {"error_code": 0, "groups": [_group(each) for each in ("bills", "mail")]},
-                BrokerApi.OFFSET_FETCH: lambda _: {"groups": [_commits("bills", 31), _commits("mail", 12), _commits("new", -1)]},
+                BrokerApi.OFFSET_FETCH: lambda _: {"groups": [_commits("bills", 31), _commits("mail", 12)]},
             }
         )
         self.own = self.address
@@ -219,7 +220,7 @@ def test_a_kept_connection_that_the_broker_has_closed_is_no_silence(client: Brok
             assert broker.leader_log(SOUP, 4, HISTORY).high_watermark == 33
             broker.delete_records(SOUP, 20)
         kitchen.hang_up()
-        assert client.lowest_commits()
+        assert client.groups(())
     assert not logs
     assert len(kitchen.of(BrokerApi.DELETE_RECORDS)) == 1
 
@@ -315,8 +316,8 @@ def test_a_node_that_no_broker_knows_is_not_mistaken_for_another(kitchen: Kitche
         client.committed([SOUP])
 
 
-def test_the_group_that_is_furthest_behind_is_found_at_any_broker(client: BrokerClient) -> None:
-    assert client.lowest_commits() == {SOUP: ("mail", 12)}
+def test_groups_are_listed_over_the_cluster(client: BrokerClient) -> None:
+    assert client.groups(()) == [Group("bills", False, {SOUP: 31}), Group("mail", False, {SOUP: 12})]
 
 
 @pytest.mark.parametrize(("code", "kind"), [(30, Unauthorised), (14, TransientError)])
@@ -325,16 +326,5 @@ def test_groups_that_cannot_be_listed_are_not_taken_for_none(
 ) -> None:
     kitchen.answers[BrokerApi.LIST_GROUPS] = lambda _: {"error_code": code, "groups": []}
     with pytest.raises(kind):
-        client.lowest_commits()
-
-
-@pytest.mark.parametrize(("code", "kind"), [(30, Unauthorised), (14, TransientError)])
-def test_nor_is_a_group_whose_commits_cannot_be_read(client: BrokerClient, kitchen: Kitchen, code: int, kind: type[Exception]) -> None:
-    refused = {"group_id": "mail", "topics": [], "error_code": code}
-    kitchen.answers[BrokerApi.OFFSET_FETCH] = lambda _: {"groups": [refused]}
-    with pytest.raises(kind):
-        client.lowest_commits()
-    kitchen.answers[BrokerApi.OFFSET_FETCH] = lambda _: {"groups": [refused, _commits("bills", 31)]}
-    with capture_logs() as logs:
-        assert client.lowest_commits() == {SOUP: ("bills", 31)}
-    assert [each["event"] for each in logs] == ["consumer_groups_unknown"]
+        client.groups(())
+    assert client.committed([SOUP])  # the broker has answered: it is not left alone for that

@@ -4,8 +4,13 @@ from typing import Any
 
 import pytest
 
+from headwater.commands.explain import _facts
+from headwater.config import load
+from headwater.inquiry import offset_rows
 from headwater.offset_location import dated_text, explain_tier
+from headwater.survey import Knowledge
 from headwater_core.epochs import EpochHistory
+from headwater_core.partition import TopicPartition
 from hydration.config import ReadPriority
 from hydration.scope import Scope, Span, Tier
 from tests.headwater.conftest import Stage
@@ -55,3 +60,12 @@ def test_a_record_that_is_dated_ahead_is_named_with_what_it_counts_as() -> None:
     ahead = an_entry(0, 9, last_timestamp_ms=2**63 - 1, published_ms=0)
     assert dated_text(ahead) == "up to 9223372036854775807, later than it was published: it counts as 1970-01-01T00:00:00Z"
     assert dated_text(an_entry(0, 9, published_ms=9000)) == dated_text(an_entry(0, 9, last_timestamp_ms=2**63 - 1)) == ""
+
+
+def test_the_group_that_a_release_waits_for_is_named(stage: Stage) -> None:
+    log = stage.log("pantry")
+    assert stage.run("flush", log=log).code == 0
+    config = load(None, {}, {"store.url": f"file://{stage.bucket}", "log.dirs": [str(log)], "node.data_dir": str(stage.data_dir)})
+    known = Knowledge(release_reason=lambda partition: f"group bills has not read {partition}")
+    [row] = offset_rows(config, TopicPartition("orders.placed", 0), 0, known=known)
+    assert {"what": "release", "is": f"group bills has not read {PLACE}"} in list(_facts(row))

@@ -106,6 +106,13 @@ def test_one_partition_says_why_no_more_of_it_was_released() -> None:
     assert (asked_for["reason"], shown["reason"]) == ("caught up; release: not every replica is in sync", "")
 
 
+def test_the_summary_names_the_group_for_which_most_waits() -> None:
+    blocked = {"release_group": "bills", "release_group_offset": 15, "release_blocked_ms": 0, "release_blocked_bytes": 3 << 20}
+    rows = [CURRENT | blocked, CURRENT | blocked | {"partition": 1}, CURRENT | blocked | {"partition": 2, "release_group": "mail"}]
+    assert summary(rows).endswith("release waits for group bills (6.0 MiB), and for 1 more")
+    assert "release" not in summary([CURRENT])
+
+
 def test_equal_numbers_mean_caught_up() -> None:
     empty = a_row(last_offset=None, archive_start=54, high_watermark=54)
     new = a_row(last_offset=None, archive_start=None, high_watermark=3)

@@ -53,9 +53,10 @@ def test_what_is_rolled_is_archived_by_the_word_of_the_broker(tmp_path: Path) ->
     print(f"from roll to manifest: {[round(each, 3) for each in waits]} s")
 
 
-def release_of(broker: KafkaBroker, name: str, topic: str, **more: str) -> Headwater:
+def release_of(broker: KafkaBroker, name: str, topic: str, *, archival: str = "", **more: str) -> Headwater:
     lines = "\n".join(f'{key} = "{value}"' for key, value in {"bootstrap_servers": broker.bootstrap, **more}.items())
-    return Headwater(broker.work.parent / name, broker.log_dir, log=lines, archival='seal_timeout = "1h"\nrescan = "1s"\nrelease = true')
+    archival = f'seal_timeout = "1h"\nrescan = "1s"\nrelease = true\n{archival}'
+    return Headwater(broker.work.parent / name, broker.log_dir, log=lines, archival=archival)
 
 
 def log_start(broker: KafkaBroker, topic: str, partition: int = 0) -> int:
@@ -119,7 +120,7 @@ def test_what_is_archived_is_deleted_at_the_broker_and_read_all_the_same(tmp_pat
     with KafkaBroker(tmp_path / "kafka", tmp_path / "broker", properties=properties) as broker:
         broker.create_topic("soup", 1, internal_segment_bytes=4096)
         broker.create_topic("table", 1, internal_segment_bytes=4096, cleanup_policy="compact")
-        headwater = release_of(broker, "headwater", "soup")
+        headwater = release_of(broker, "headwater", "soup", archival="release_past_groups = true")
         produce(broker.producer(), "soup", wanted[:40])
         produce(broker.producer(), "table", wanted[:20], keys=[b"%d" % at for at in range(20)])
         late = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "late"})

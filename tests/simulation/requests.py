@@ -1,13 +1,13 @@
 """The broker beside a simulated agent, as far as it answers requests. Between two of them anything may happen, with one exception: a
 deletion comes right after the question which topic the name means, since nothing closes that window (tests/model/README.md)."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from archival.broker.broker_view import CommittedEnd, GroupOffset, LeaderLog, PinnedBroker
+from archival.broker.broker_view import CommittedEnd, Group, LeaderLog, PinnedBroker
 from archival.partition.source import LocalLogs
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import SourceChanged, TransientError
@@ -39,8 +39,8 @@ class AnsweringBroker:
         topic_id = self._world.brokers.partition.topic_id
         return {place: CommittedEnd(topic_id, leader_epoch, high_watermark) for place in places}
 
-    def lowest_commits(self) -> Mapping[TopicPartition, GroupOffset]:
-        return {}
+    def groups(self, known: Collection[str]) -> Sequence[Group]:
+        return []
 
     @contextmanager
     def pinned(self) -> Iterator[PinnedBroker]:

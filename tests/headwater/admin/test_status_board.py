@@ -10,7 +10,7 @@ import pytest
 
 from archival import partition_status
 from archival.broker.broker_logs import Watermark
-from archival.broker.broker_release import ReleaseRecord
+from archival.broker.broker_release import Blocked, ReleaseRecord
 from archival.config import ArchivalConfig, ArchiveMode
 from archival.partition_status import KnownHead
 from archival.plan.policy import Policy
@@ -555,6 +555,12 @@ def test_what_was_released_at_the_broker_stands_there(stage: Stage) -> None:
     stage.list_and_look()
     status = stage.entry().status
     assert (status.released_end, status.released_bytes, status.release_reason) == (7, 100, "the rest is not archived")
+    stage.released[partition] = ReleaseRecord(reason="it waits", blocked=Blocked("bills", 15, 1_700_000_000_000, 2, 900))
+    stage.board.stepped(ORDERS, "")
+    stage.board.round()
+    status = stage.entry().status
+    assert (status.release_group, status.release_group_offset, status.release_blocked_bytes) == ("bills", 15, 900)
+    assert status.release_blocked_ms == 1_700_000_000_000
     stage.released[partition] = ReleaseRecord(reason="not all replicas are in sync")
     stage.board.stepped(ORDERS, "")
     stage.board.round()
