@@ -18,6 +18,7 @@ from archival.plan.step_plan import next_steps
 from archival.plan.steps import Stop
 from archival.plan.stream_plan import OpenStream
 from archival.watermark import WatermarkOrigin, WatermarkSource
+from headwater_core.counts import count_text
 from headwater_core.epochs import EpochHistory, leader_epoch_at
 from headwater_core.errors import (
     CorruptData,
@@ -208,7 +209,7 @@ def _in_turn(turn: Turn | None) -> Why:
     if turn.in_hand:
         return Why("in-hand", "it is being archived now")
     if turn.due_before is not None:
-        return Why("due", f"waiting for its turn; {turn.due_before} partitions became due before it")
+        return Why("due", f"waiting for its turn; due before it: {count_text(turn.due_before, 'partition')}")
     return Why("due", "it is archived when the log is looked at next")
 
 

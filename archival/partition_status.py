@@ -10,7 +10,7 @@ from archival.plan.policy import Policy
 from archival.plan.replacement import irreplaceable
 from archival.plan.role import Standby, archiving_role
 from archival.plan.step_plan import may_be_empty, next_steps
-from archival.plan.steps import Follow, Idle, Stop, Upload
+from archival.plan.steps import ClaimPartition, CutEntries, Follow, Idle, RecordGap, Replace, Revive, Step, Stop, Upload
 from archival.plan.stream_plan import NO_ROOM, OpenStream
 from archival.watermark import WatermarkOrigin, WatermarkSource
 from headwater_core.errors import HeadwaterError, TransientError
@@ -22,6 +22,15 @@ from manifests.head import Head
 CHECKPOINTS = "by default it writes one every 5 s"
 
 NEEDS = ("needs replacement", "needs upgrade")  # what such an error begins with
+_NEXT: dict[type[Step], str] = {
+    ClaimPartition: "this agent claims it next",
+    CutEntries: "what another branch of the log had archived is superseded next",
+    Replace: "it is archived again next",
+    Revive: "a superseded run becomes live again next",
+    RecordGap: "a gap is recorded next",
+    Follow: "newly committed records are streamed next",
+    Upload: "a segment is uploaded next",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,7 +231,7 @@ def _state(
     if isinstance(step, Follow) and stream is not None and limits is not None and stream.next_offset >= step.end:
         reason = stream.waits_for(limits, tail_age_ms)
         return ("waiting", reason) if reason else ("due", "an open stream is closed next")
-    return "due", f"{type(step).__name__.lower()} comes next"
+    return "due", _NEXT[type(step)]
 
 
 def _caught_up(origin: WatermarkOrigin) -> str:

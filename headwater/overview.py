@@ -1,4 +1,4 @@
-"""What `headwater status` shows people: the worst first, one row per topic, and a summary.
+"""The table of `headwater status` for people: one row per topic, worst first, and a summary.
 
 Plain functions on rows of `headwater status -o json`.
 """

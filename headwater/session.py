@@ -32,6 +32,7 @@ from headwater.wiring import Bucket, check_conditional_writes, open_broker, open
 from headwater_core.clock import SystemClock
 from headwater_core.control.lock import DataDirLock
 from headwater_core.control.supervisor import ControlSupervisor
+from headwater_core.counts import count_text
 from headwater_core.errors import (
     DataDirFull,
     DiskFull,
@@ -443,4 +444,4 @@ def _summary(failed: list[PartitionOutcome], count: int) -> HeadwaterError:
     assert first.error is not None
     if len(failed) == count and len({type(each.error) for each in failed}) == 1:
         return first.error
-    return Partial(f"{len(failed)} of {count} partitions could not be archived; {first.place}: {first.error}")
+    return Partial(f"{len(failed)} of {count_text(count, 'partition')} could not be archived; {first.place}: {first.error}")

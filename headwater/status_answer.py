@@ -91,10 +91,7 @@ def _page(agent: AgentApi, query: dict[str, str | int | float | bool]) -> dict[s
 def _failure(page: dict[str, Any], topic: str | None) -> HeadwaterError | None:
     failing_s = float(page["store_failing_s"])
     if failing_s >= STORE_FAILING_S:
-        return TransientError(
-            f"the store has answered none of the agent's calls for {duration_text(failing_s)}: what is said of the archive is as old as "
-            "known_age_s says"
-        )
+        return TransientError(f"object store unreachable for {duration_text(failing_s)}; archive columns may be stale")
     damaged = {name: why for name, why in page["damaged_topics"].items() if topic in (None, name)}
     return missing_topics(damaged) if damaged else None
 

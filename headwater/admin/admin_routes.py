@@ -137,7 +137,7 @@ def _status_query(request: Request) -> StatusQuery:
 async def _http_problem(version: str, request: Request, error: Exception) -> Response:
     """Version and path: the client may be of another version, which knows other paths."""
     assert isinstance(error, HTTPException)
-    words = f"{request.method[:20]} {request.url.path[:200]} is nothing that version {version} answers"
+    words = f"no such endpoint: {request.method[:20]} {request.url.path[:200]} (version {version})"
     return problem_response(_CODES.get(error.status_code, ProblemCode.BAD_REQUEST), words, error.headers)
 
 

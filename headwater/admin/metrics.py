@@ -83,7 +83,7 @@ class MetricSources:
     board    None, as `load`, where there are no log directories
     operations  that were requested
     failure  why the last step of a partition, or of the log directories as a whole, failed, if it did
-    defects  exceptions that nothing foresees
+    defects  number of unexpected exceptions
     pool     what has gathered to become chunks; None where there are no log directories
     snapshots  of the cluster's metadata; None where this agent takes none
     snapshot_lag_s  for how long its newest state has not been archived

@@ -1,4 +1,4 @@
-"""What is done on request, while it runs and for a while after: how far it is, what came of it, and how to cancel it. In memory alone."""
+"""The operations requested of the agent, while they run and for a while after: progress, outcome and cancellation. In memory alone."""
 
 import re
 import secrets

@@ -10,6 +10,7 @@ from headwater.columns import Column, as_size
 from headwater.options import configured, parse_selection
 from headwater.output import emit, format_option, say
 from headwater.units import duration_text, size_text
+from headwater_core.counts import count_text
 from headwater_core.errors import TransientError, Unauthorised, UsageError
 from headwater_core.partition import TopicPartition
 
@@ -77,7 +78,7 @@ def explain(config: "Config", selection: tuple[TopicPartition, int | None], form
     elif offset is None:
         shown = list(rows)
         emit(form, RANGES, map(_with_times, shown))
-        count = f"{len(shown)} range{'s' * (len(shown) != 1)}, {size_text(sum(row['size_bytes'] or 0 for row in shown))} not archived"
+        count = f"{count_text(len(shown), 'range')}, {size_text(sum(row['size_bytes'] or 0 for row in shown))} not archived"
         say(count if shown else "every local byte is archived")
     else:
         emit(form, OFFSET, [line for row in rows for line in _facts(row)])

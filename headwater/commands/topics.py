@@ -14,6 +14,7 @@ from headwater.commands.leftovers import pending
 from headwater.options import IncarnationSelection, configured, parse_incarnation_selection
 from headwater.output import emit, format_option, say
 from headwater_core.clock import time_text
+from headwater_core.counts import count_text
 from headwater_core.errors import CorruptData, ForeignOwner, NotFound, Partial, UnsupportedFormat, UsageError
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ def _check_all_shown(problems: list[str]) -> None:
     for each in problems:
         say(f"not shown: {each}")
     if problems:
-        raise Partial(f"{len(problems)} manifests in the archive cannot be read; `headwater verify` shows what is wrong")
+        raise Partial(f"{count_text(len(problems), 'manifest')} in the archive cannot be read; `headwater verify` shows what is wrong")
 
 
 def _topics(bucket: "Bucket", problems: list[str], *, everything: bool) -> Iterator[dict[str, Any]]:

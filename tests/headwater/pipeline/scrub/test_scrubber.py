@@ -279,7 +279,9 @@ def test_a_flipped_bit_is_named_by_offset_and_byte() -> None:
     content = bytearray(bucket.content(entry.key))
     content[-1] ^= 1
     bucket.put(entry.key, bytes(content))
-    (finding,) = bucket.scrub().findings
+    report = bucket.scrub()
+    assert str(report.verdict("")).startswith("1 problem found (damaged, missing or unexpected object)")
+    (finding,) = report.findings
     assert "CRC mismatch in the batch at offset" in finding.problem
     assert entry.digest in finding.problem
 
