@@ -13,7 +13,7 @@ from headwater.config import Config
 from headwater.options import parse_selection
 from headwater.overview import missing_topics
 from headwater.units import duration_text
-from headwater_core.errors import HeadwaterError, TransientError, UsageError
+from headwater_core.errors import HeadwaterError, NotFound, TransientError, UsageError
 
 WAIT_S = 3.0  # for the agent's looks at what was done just before
 AGENT_S = 5.0  # for each of its pages: of a hundred thousand partitions there are fifty
@@ -44,6 +44,17 @@ def find_status(config: Config, selection: str | None) -> StatusAnswer:
         raise
     except HeadwaterError as error:  # no agent, another user's, one that hangs, or of another version
         return _of_survey(config, selection, str(error))
+
+
+def absence_note(config: Config, selection: str) -> str:
+    """Return a note that no such topic or partition exists, so that a misspelt name is seen; "" where it exists, or that is not known."""
+    try:
+        find_status(config, selection)
+    except NotFound:
+        return f"note: {selection} is neither in the log directories nor in the archive; this applies once it is created"
+    except HeadwaterError:
+        return ""
+    return ""
 
 
 def _of_agent(agent: AgentApi, selection: str | None) -> StatusAnswer:

@@ -402,6 +402,7 @@ def set_by_command(config: "Config", topic: str, values: dict[str, str | None], 
     """By the agent on the data directory, so that it and its peers know at once; else in the bucket. Prints what has changed."""
     from headwater.agent_api import AgentApi, NoAgent, tell_late_agent
     from headwater.setting_change import SettingChange, change_rows
+    from headwater.status_answer import absence_note
     from headwater.store_identity import check_belongs
     from headwater.wiring import open_bucket
 
@@ -421,6 +422,8 @@ def set_by_command(config: "Config", topic: str, values: dict[str, str | None], 
         rows = list(change_rows(change, bucket.manifests.change_settings))
         tell_late_agent(config, "/v1/settings", body)
     emit(form, CHANGES, rows)
+    if not set(topic) & set("*?[") and (note := absence_note(config, topic)):
+        say(note)
 
 
 def _check_triggers(config: "Config", change: "SettingChange", manifests: "ManifestRepository") -> None:
