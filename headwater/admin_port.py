@@ -33,15 +33,17 @@ from headwater.wiring import load_head
 from headwater_core.clock import SystemClock
 from headwater_core.control.state import PartitionState
 from headwater_core.errors import HeadwaterError
+from headwater_core.objectstore.store_meter import StoreHealth
 from headwater_core.partition import PartitionId, TopicPartition
 from hydration.logs import Logs
 from manifests.head import Head
 
 if TYPE_CHECKING:
-    from headwater.admin.status_page import ClusterFacts, PageFacts
+    from headwater.admin.status_page import ClusterFacts, Outage, PageFacts
 
 STOP_S = 2.0  # for the board's thread, and the one that remembers scrubs: a disk may hang
 LAST_SCRUB = "last_scrub.json"
+OUTAGE_S = 5.0  # shorter ones are retries
 
 log = structlog.get_logger()
 
@@ -118,11 +120,25 @@ def page_facts(session: Session, logs: Logs, vitals: Vitals) -> "PageFacts":
         store_try_ms=try_ms,
         held_back=held_back(try_ms) if try_ms is not None else "",
         store_failing_s=session.bucket.meter.health().failing_s,
+        outages=outages(session.bucket.meter.health(), session.broker.outage() if session.broker is not None else None),
         collection_troubles=session.fleet.collection_troubles.copy() if session.fleet is not None else {},
         damaged_topics={topic: str(error) for topic, error in logs.lost.items()},
         last_drill=vitals.drills.last,
         cluster=_cluster_facts(session),
     )
+
+
+def outages(store: StoreHealth, broker: tuple[float, str] | None) -> "list[Outage]":
+    """Return what has not answered for OUTAGE_S. broker: for how many seconds it has not, and why"""
+    from headwater.admin.status_page import Outage
+
+    found = [("store", store.failing_s, store.reason), *((("broker", *broker),) if broker is not None else ())]
+    now_ms = SystemClock().now_ms()
+    return [
+        Outage(what=what, since_ms=now_ms - round(failing_s * 1000), reason=reason)
+        for what, failing_s, reason in found
+        if failing_s >= OUTAGE_S
+    ]
 
 
 def _cluster_facts(session: Session) -> "ClusterFacts | None":

@@ -6,7 +6,7 @@ from concurrent.futures import wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import structlog
@@ -51,6 +51,9 @@ from headwater_core.segments.log_dirs import LogDirs
 from headwater_core.threads import DaemonThreads
 from manifests.known_document import KnownDocument
 from manifests.repository import ManifestRepository
+
+if TYPE_CHECKING:
+    from headwater.broker.broker_client import BrokerClient
 
 log = structlog.get_logger()
 
@@ -99,6 +102,7 @@ class Session:
     dirs       None as `fleet`
     cluster    archives the cluster's metadata; None as `fleet`, and where no broker is beside us
     downloads  the topics to be downloaded from the archive; None as `fleet`
+    broker     the one beside us; None where none is named
     """
 
     config: Config
@@ -111,6 +115,7 @@ class Session:
     dirs: LogDirs | None
     cluster: ClusterArchiver | None = None
     downloads: TopicDownloads | None = None
+    broker: "BrokerClient | None" = None
 
     @property
     def archivers(self) -> ArchiverFleet:
@@ -206,7 +211,7 @@ def open_session(config: Config, *, patient: bool = False, reload: Callable[[], 
         cluster = _cluster_archiver(config, dirs, writable) if dirs is not None and not config.log.owned else None
         downloads = TopicDownloads(live, dirs, writable, control, SystemClock()) if dirs is not None else None
         readers = Bucket(readable, ManifestRepository(readable), bucket.meter)
-        yield Session(config, live, readers, control, fleet, pauses, settings, dirs, cluster, downloads)
+        yield Session(config, live, readers, control, fleet, pauses, settings, dirs, cluster, downloads, broker)
 
 
 def _end_streams(fleet: ArchiverFleet) -> None:

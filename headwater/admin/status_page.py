@@ -125,6 +125,18 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
     failed_ms: int | None
 
 
+class Outage(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    what      `store` or `broker`
+    since_ms  when it last answered, or was first called in vain, milliseconds since the epoch
+    reason    of the last call that failed
+    """
+
+    what: str
+    since_ms: int
+    reason: str
+
+
 class StatusPage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
     at_ms       when this was answered, milliseconds since the epoch
@@ -133,6 +145,7 @@ class StatusPage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     listed      have the log directories been listed? Until then there may be partitions here that are not known
     unseen      partitions to which something has happened that was not looked at yet
     store_failing_s  how long the store has answered no call of the agent's; 0 while it answers, and while it is not called
+    outages     what does not answer, or refuses, though it is called; absent while all answers
     damaged_topics   whose documents in the bucket cannot be read, and why: some of their partitions may be missing here
     cluster     absent where this agent archives none, or knows nothing of it yet
     topics      by name; absent with ?partitions=true
@@ -148,6 +161,7 @@ class StatusPage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     unseen: int
     store_failing_s: float
     damaged_topics: dict[str, str]
+    outages: list[Outage] | msgspec.UnsetType = msgspec.UNSET
     cluster: ClusterFacts | msgspec.UnsetType = msgspec.UNSET
     topics: list[TopicRow] | msgspec.UnsetType = msgspec.UNSET
     partitions: list[PartitionRow] | msgspec.UnsetType = msgspec.UNSET
@@ -173,6 +187,7 @@ class PageFacts:
     store_try_ms: int | None = None
     held_back: str = ""
     store_failing_s: float = 0.0
+    outages: Sequence[Outage] = ()
     collection_troubles: Mapping[PartitionId, str] = field(default_factory=dict)
     damaged_topics: Mapping[str, str] = field(default_factory=dict)
     cluster: ClusterFacts | None = None
@@ -244,6 +259,7 @@ def page_of(entries: Iterable[BoardEntry], query: StatusQuery, facts: PageFacts 
         unseen=facts.unseen,
         store_failing_s=round(facts.store_failing_s, 3),
         damaged_topics=dict(sorted(facts.damaged_topics.items())[:DAMAGED_MAX]),
+        outages=list(facts.outages) or msgspec.UNSET,
         cluster=facts.cluster or msgspec.UNSET,
         topics=topics,
         partitions=rows,

@@ -12,13 +12,14 @@ import pytest
 from structlog.testing import capture_logs
 
 from headwater.admin.status_page import StatusPage
-from headwater.admin_port import Vitals, open_admin_port
+from headwater.admin_port import Vitals, open_admin_port, outages
 from headwater.agent_api import AgentApi
 from headwater.config import Config, load
 from headwater.replay import consume
 from headwater.session import open_session
 from headwater.wiring import open_logs
 from headwater_core.errors import UsageError
+from headwater_core.objectstore.store_meter import StoreHealth
 from headwater_core.segments.log_dirs import LogDirs
 from tests.headwater.admin.client import Address, call
 from tests.headwater.admin.test_admin_server import eventually
@@ -273,3 +274,11 @@ def test_pages_filters_and_the_document_are_served_and_wrong_parameters_refused(
             assert call(address, f"/v1/status?{query}").problem == "bad_request", query
         assert call(address, "/v1/openapi.json").json["paths"].keys() >= {"/v1/status", "/metrics"}
         assert agent.stop() == 0
+
+
+def test_only_what_has_failed_for_a_while_is_an_outage() -> None:
+    healthy, failing = StoreHealth(1.0, 0.0, ""), StoreHealth(1.0, 7.0, "reset")
+    assert outages(healthy, None) == outages(StoreHealth(1.0, 4.9, "reset"), (1.0, "refused")) == []
+    found = outages(failing, (9.0, "refused"))
+    assert [(each.what, each.reason) for each in found] == [("store", "reset"), ("broker", "refused")]
+    assert found[0].since_ms - found[1].since_ms == 2000
