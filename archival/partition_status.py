@@ -70,6 +70,7 @@ class PartitionStatus:
     known_age_s  how long ago the bucket last said what this line says of the archive; 0 when it was read just now
     merge_trouble  why what is to become one object does not; "" where it does, or where that is not known
     collection_trouble  why nothing that is not listed is deleted, or not all, until a person acts; "" where that is not so, or not known
+    damage   which of its objects are known to be damaged, and what to do; "" where none is
     store_try_ms  when the agent tries the store again, which it leaves alone until then; None while the store answers
     high_watermark_source  who says how far the log is committed: `broker` (its own answer), `checkpoint` (the file that it writes); ""
                     where nobody does. high_watermark_age_s: how long ago; None: that is not known
@@ -97,6 +98,7 @@ class PartitionStatus:
     stream_trouble: str = ""
     merge_trouble: str = ""
     collection_trouble: str = ""
+    damage: str = ""
     store_try_ms: int | None = None
     high_watermark_source: str = ""
     high_watermark_age_s: float | None = None

@@ -27,7 +27,7 @@ from headwater.drill_schedule import DrillSchedule, open_schedule
 from headwater.gateway.gateway_meter import GatewayMeter
 from headwater.gateway.server import CannotListen
 from headwater.overrides import AgentSettings
-from headwater.overview import held_back
+from headwater.overview import damage_text, held_back
 from headwater.session import Session
 from headwater.wiring import load_head
 from headwater_core.clock import SystemClock
@@ -122,6 +122,7 @@ def page_facts(session: Session, logs: Logs, vitals: Vitals) -> "PageFacts":
         store_failing_s=session.bucket.meter.health().failing_s,
         outages=outages(session.bucket.meter.health(), session.broker.outage() if session.broker is not None else None),
         collection_troubles=session.fleet.collection_troubles.copy() if session.fleet is not None else {},
+        damage={folder: damage_text(keys) for folder, keys in logs.hydrator.damaged().items()},
         damaged_topics={topic: str(error) for topic, error in logs.lost.items()},
         last_drill=vitals.drills.last,
         cluster=_cluster_facts(session),
@@ -187,6 +188,7 @@ def open_admin_port(session: Session, logs: Logs, vitals: Vitals) -> Iterator[No
         store=session.bucket.meter,
         fleet=vitals.work,
         rescan_s=lambda: session.live.archival().rescan_s,
+        damaged=logs.hydrator.damaged,
     )
     metrics = Metrics(
         MetricSources(

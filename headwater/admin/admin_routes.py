@@ -60,7 +60,7 @@ def admin_app(
 
     async def readyz(request: Request) -> Response:
         known(request, "verbose", "exclude")
-        return _health("readyz", request, health.ready(several(request, "exclude")))
+        return _health("readyz", request, health.ready(several(request, "exclude")), health.notices())
 
     async def show_openapi(request: Request) -> Response:
         known(request)
@@ -112,10 +112,10 @@ async def _seen(board: StatusBoard, query: StatusQuery, wait_s: float) -> None:
         board.forget(done)
 
 
-def _health(what: str, request: Request, results: Collection[CheckResult]) -> Response:
+def _health(what: str, request: Request, results: Collection[CheckResult], notices: Collection[CheckResult] = ()) -> Response:
     failed = any(each.reason for each in results)
-    is_short = not failed and not flag(request, "verbose")
-    body = "ok" if is_short else report(what, results, reasons=request.scope["headwater.trusted"])
+    is_short = not failed and not notices and not flag(request, "verbose")
+    body = "ok" if is_short else report(what, results, notices, reasons=request.scope["headwater.trusted"])
     return PlainTextResponse(body, 503 if failed else 200)
 
 

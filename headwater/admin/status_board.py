@@ -43,6 +43,7 @@ JOIN_S = 10.0  # between two looks at what is archived and not here
 READ_AGAIN_S = 600.0  # a head that another agent changes, for its size alone
 UNMEASURED = ("standby", "excluded", "recovered", "archive-only")  # another agent archives it, nobody does, or no broker writes it
 ARCHIVE_ONLY = "archive-only"
+DAMAGED = "damaged"
 
 _NOT_YET = "not looked at yet"
 
@@ -156,6 +157,12 @@ class BoardEntry:
         if not self.status.lag_bytes or self.status.lag_s is None:
             return self.status.lag_s
         return self.status.lag_s + now_s - self.at_s
+
+
+def state_of(entry: BoardEntry, damaged: Collection[str]) -> str:
+    """Return its state, which is `damaged` where nothing more urgent is known. damaged: folders of partitions with damaged objects"""
+    is_damaged = entry.folder in damaged and entry.status.state in ("archived", "due", "waiting", "paused")
+    return DAMAGED if is_damaged else entry.status.state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

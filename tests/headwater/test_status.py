@@ -45,6 +45,7 @@ KEYS = [
     "stream_trouble",
     "merge_trouble",
     "collection_trouble",
+    "damage",
     "store_try_ms",
     "high_watermark_source",
     "high_watermark_age_s",
