@@ -185,3 +185,7 @@ class NothingExamined(HeadwaterError):
     """A check that looked at nothing proves nothing."""
 
     exit_code = 10
+
+
+ENVIRONMENT_ERRORS = (TransientError, Unauthorised, UsageError, DiskFull)
+"""Trouble of a store, a broker, a disk or the configuration: it says nothing of what is stored, and is never reported as damage."""
