@@ -3,11 +3,9 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
-
-import structlog
 
 from archival.plan.policy import Policy
 from archival.schedule.scheduler import Scheduler
@@ -25,7 +23,6 @@ from headwater.agent_verbs import AgentVerbs
 from headwater.drill_schedule import STOP_S as DRILL_STOP_S
 from headwater.drill_schedule import DrillSchedule, open_schedule
 from headwater.gateway.gateway_meter import GatewayMeter
-from headwater.gateway.server import CannotListen
 from headwater.overrides import AgentSettings
 from headwater.overview import damage_text, held_back
 from headwater.session import Session
@@ -44,8 +41,6 @@ if TYPE_CHECKING:
 STOP_S = 2.0  # for the board's thread, and the one that remembers scrubs: a disk may hang
 LAST_SCRUB = "last_scrub.json"
 OUTAGE_S = 5.0  # shorter ones are retries
-
-log = structlog.get_logger()
 
 
 @dataclass(slots=True)
@@ -163,7 +158,7 @@ def _cluster_facts(session: Session) -> "ClusterFacts | None":
 def open_admin_port(session: Session, logs: Logs, vitals: Vitals) -> Iterator[None]:
     """For the time of a block; over TCP unless that is switched off. What a command has written to the bucket because nothing listened yet
     is read after that. Raises UsageError when a configured address, token or certificate
-    cannot be used. The default address, where another process has it, must not keep an agent from archiving.
+    cannot be used. The default address, while another process has it, must not keep an agent from archiving: it is tried again.
     """
     config = session.config.admin
     from headwater.admin.admin_routes import admin_app
@@ -226,17 +221,8 @@ def open_admin_port(session: Session, logs: Logs, vitals: Vitals) -> Iterator[No
         verbs.offload() if fleet is not None else None,
     )
     conflict = AgentSettings(lambda: live.now).conflict
-    try:
-        server = AdminServer(config, app, session.config.node.data_dir, conflict)
-    except CannotListen as error:
-        if "admin.listen" in session.config.origins:
-            raise
-        log.error(
-            "admin_not_started",
-            reason=str(error),
-            consequence="health, metrics and status are on this agent's own socket alone; all else works",
-        )
-        server = AdminServer(replace(config, listen=""), app, session.config.node.data_dir, conflict)
+    is_default = "admin.listen" not in session.config.origins
+    server = AdminServer(config, app, session.config.node.data_dir, conflict, patient=is_default)
     with server, _remembered(vitals.scrubs), _drilled(vitals.drills), _kept(vitals.board, session):
         for shared in (session.pauses, session.settings):
             shared.expire()

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
+from headwater.admin import admin_server
 from headwater.admin.status_page import StatusPage
 from headwater.admin_port import Vitals, open_admin_port, outages
 from headwater.agent_api import AgentApi
@@ -72,8 +73,8 @@ def test_it_can_be_switched_off_and_a_taken_one_is_an_error_in_words(stage: Stag
         assert "admin_started" not in {each["event"] for each in agent.events}
 
 
-def test_an_address_that_nobody_has_set_keeps_no_agent_from_archiving(stage: Stage) -> None:
-    """As after an update, on a machine with two agents."""
+def test_an_address_that_nobody_has_set_keeps_no_agent_from_archiving(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after an update, on a machine with two agents. It is taken as soon as it is free."""
     stage.bucket.mkdir()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = "{}:{}".format(*taken.getsockname())
@@ -81,8 +82,12 @@ def test_an_address_that_nobody_has_set_keeps_no_agent_from_archiving(stage: Sta
         with pytest.raises(UsageError, match="admin cannot listen"), opened(told):
             pass
         by_default = replace(load(None, {}, places(stage) | {"admin.partition_metrics": "true"}), admin=told.admin)
+        monkeypatch.setattr(admin_server, "RELOAD_S", 0.05)
         with capture_logs() as logs, opened(by_default):
             assert [each["event"] for each in logs if each["event"].startswith("admin")] == ["admin_not_started"]
+            taken.close()
+            assert eventually(lambda: logs[-1]["event"] == "admin_started")
+            assert call((address.partition(":")[0], int(address.partition(":")[2])), "/livez").status == 200
 
 
 def places(stage: Stage) -> dict[str, object]:
