@@ -447,6 +447,14 @@ class PartitionArchiver:
                 reason="another data directory of a node of this name held the claim: it was lost or replaced, or two agents archive one "
                 "log directory and take each other's claims; then stop one of them",
             )
+        elif held is not None and held.writer != self._writer and _leads_already(log, held):
+            self._log.warning(
+                "claim_taken_from_another_agent",
+                other=held.writer,
+                reason="another agent held the claim though this broker has led all the while: two agents archive one broker and take each "
+                "other's claims. Stop one of them, or give them different log directories. Where the other one's data directory was lost, "
+                "or its node renamed, this is over now",
+            )
         return Outcome(action="claimed")
 
     def _with_chunks(self, head: Head) -> Head:
@@ -846,6 +854,11 @@ def _first_head(partition: PartitionId, step: ClaimPartition, writer: str) -> He
         start_offset=step.start_offset,
         last_offset=step.start_offset - 1,
     )
+
+
+def _leads_already(log: LocalLog, held: Head) -> bool:
+    """Was this broker the leader when `held` was claimed? Without a metadata log that is not known: the agents of replicas take turns."""
+    return log.leadership is not None and log.leadership.is_ours and held.leader_epoch >= log.leadership.leader_epoch
 
 
 def _node_of(writer: str) -> str:

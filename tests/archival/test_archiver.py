@@ -418,3 +418,21 @@ def test_a_claim_that_is_taken_from_a_node_of_the_same_name_is_reported(director
             Agent(directory.root, store=store, writer=writer).run(SEALED)
         reported.append([each["other"] for each in logs if each["event"] == "claim_taken_from_a_namesake"])
     assert reported == [[], [], [], ["broker-1-bbbb"]]
+
+
+def test_a_claim_that_is_taken_from_another_agent_beside_the_same_broker_is_reported(directory: Directory) -> None:
+    """Not the claim that comes with a new leadership, which another broker's agent held before."""
+    fill(directory, 0, 10, end=15)
+    store, reported = MemoryStore(), list[list[str]]()
+
+    def claim(writer: str) -> None:
+        with structlog.testing.capture_logs() as logs:
+            Agent(directory.root, store=store, writer=writer, delete_retention_ms=1).run(SEALED)
+        reported.append([each["other"] for each in logs if each["event"] == "claim_taken_from_another_agent"])
+
+    claim("node-a-1111")
+    claim("node-b-2222")
+    directory.epochs((0, 0), (1, 12))
+    claim("node-a-1111")
+    claim("node-b-2222")
+    assert reported == [[], ["node-a-1111"], [], ["node-a-1111"]]
