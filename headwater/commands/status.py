@@ -20,7 +20,7 @@ INTERVAL = "5s"
 INTERVAL_MIN_S = 0.5  # without an agent each refresh sends requests to the store
 _LINES_AROUND = 7  # of a watched table: its title, what is away, the summary, what went wrong, the cursor
 PARTITIONS = (
-    Column("topic", "topic"),
+    Column("topic", "topic", shrinks=True),
     Column("partition", "partition", numeric=True),
     Column("archive_start", "archive start", numeric=True, leaves=3),
     Column("local_start", "local start", numeric=True, leaves=2),
@@ -33,7 +33,7 @@ PARTITIONS = (
     Column("reason", "reason", free=True),
 )
 TOPICS = (
-    Column("topic", "topic"),
+    Column("topic", "topic", shrinks=True),
     Column("partitions", "partitions", numeric=True),
     Column("current", "current", numeric=True),
     Column("archived_bytes", "archived", numeric=True, leaves=2),
