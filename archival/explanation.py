@@ -13,7 +13,7 @@ from archival.partition.source import open_segment
 from archival.plan.lineage import Behind, lies_on, verdict
 from archival.plan.offload_trigger import bounded
 from archival.plan.policy import Policy, TriggerBound
-from archival.plan.role import Standby, archiving_role
+from archival.plan.role import Standby, Unfit, archiving_role
 from archival.plan.step_plan import next_steps
 from archival.plan.steps import Stop
 from archival.plan.stream_plan import OpenStream
@@ -159,7 +159,7 @@ def _blocked(log: LocalLog, head: Head | None, policy: Policy, now_ms: int, turn
     """What keeps everything that is committed from being archived; None when nothing does."""
     acting = archiving_role(log)
     if isinstance(acting, Standby):
-        return Why("standby", acting.reason)
+        return Why("stopped" if isinstance(acting, Unfit) else "standby", acting.reason)
     if policy.off:
         return Why("paused" if policy.is_paused else "excluded", policy.off)
     if head and isinstance(found := verdict(log.epochs, acting.leader_epoch, head), Behind):

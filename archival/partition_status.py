@@ -8,7 +8,7 @@ from archival.plan.lineage import Behind, verdict
 from archival.plan.offload_trigger import LocalRetention, bounded, misfit
 from archival.plan.policy import Policy
 from archival.plan.replacement import irreplaceable
-from archival.plan.role import Standby, archiving_role
+from archival.plan.role import Standby, Unfit, archiving_role
 from archival.plan.step_plan import may_be_empty, next_steps
 from archival.plan.steps import ClaimPartition, CutEntries, Follow, Idle, RecordGap, Replace, Revive, Step, Stop, Upload
 from archival.plan.stream_plan import NO_ROOM, OpenStream
@@ -214,7 +214,7 @@ def _state(
     """What the one who holds the claim would do next."""
     acting = archiving_role(log)
     if isinstance(acting, Standby):
-        return "standby", acting.reason
+        return "stopped" if isinstance(acting, Unfit) else "standby", acting.reason
     if head and isinstance(found := verdict(log.epochs, acting.leader_epoch, head), Behind):
         return "behind", found.reason
     held_to = stream.next_offset if stream is not None else 0

@@ -21,7 +21,7 @@ from archival.fleet import PASSES, ArchiverFleet
 from archival.partition_status import NEEDS, KnownHead, PartitionStatus, backlog, status_of, stopped_by
 from archival.plan.offload_trigger import LocalRetention, misfit
 from archival.plan.policy import Policy
-from archival.plan.role import Acting, Standby, archiving_role
+from archival.plan.role import Acting, Standby, Unfit, archiving_role
 from archival.plan.stream_plan import OpenStream
 from archival.watermark import WatermarkOrigin, WatermarkSource
 from headwater_core.clock import Clock
@@ -579,14 +579,15 @@ class StatusBoard:
             trigger_trouble=misfit(policy.triggers, LocalRetention.of(log)),
         )
         acting = archiving_role(log)
+        stands_by = isinstance(acting, Standby) and not isinstance(acting, Unfit)
         if offsets is None:
             state, reason = "unknown", passing or _NOT_YET
-            if trouble and not isinstance(acting, Standby):
+            if trouble and not stands_by:
                 state, reason = stopped_by(trouble), trouble
             elif policy.is_excluded:
                 state, reason = "excluded", policy.off
             elif isinstance(acting, Standby):
-                state, reason = "standby", acting.reason
+                state, reason = "standby" if stands_by else "stopped", acting.reason
             elif policy.off:
                 state, reason = "paused" if policy.is_paused else "waiting", policy.off
             return BoardEntry(replace(status, state=state, reason=reason), at_s, at_s)
@@ -601,12 +602,12 @@ class StatusBoard:
         verdict = before.verdict if before is not None and is_as_before else None
         if verdict is not None and verdict.role != acting:
             verdict = None
-        if trouble and not isinstance(acting, Standby):
+        if trouble and not stands_by:
             state, reason = stopped_by(trouble), trouble
         elif policy.is_excluded:
             state, reason = "excluded", policy.off
         elif isinstance(acting, Standby):
-            state, reason = "standby", acting.reason
+            state, reason = "standby" if stands_by else "stopped", acting.reason
         elif verdict is not None:
             state, reason = verdict.state, verdict.reason
         elif policy.is_paused:

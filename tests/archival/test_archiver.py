@@ -11,6 +11,8 @@ from archival.plan.policy import Policy
 from headwater_core.errors import (
     CorruptData,
     Fenced,
+    NoEpochHistory,
+    Partial,
     SourceChanged,
     TransientError,
     UnfinishedSwap,
@@ -436,3 +438,14 @@ def test_a_claim_that_is_taken_from_another_agent_beside_the_same_broker_is_repo
     claim("node-a-1111")
     claim("node-b-2222")
     assert reported == [[], ["node-a-1111"], [], ["node-a-1111"]]
+
+
+def test_a_log_without_an_epoch_history_is_refused_by_name(directory: Directory) -> None:
+    """Nobody archives it, so that it must not look like a follower's."""
+    fill(directory, 0, 10, end=20)
+    directory.epochs()
+    agent = Agent(directory.root)
+    with pytest.raises(NoEpochHistory, match="no leader epoch history") as raised:
+        agent.step()
+    assert raised.value.exit_code == Partial.exit_code
+    assert list(agent.store.list("")) == []

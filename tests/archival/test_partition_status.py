@@ -141,3 +141,12 @@ def generation_of(directory: Path) -> Generation:
 
 def test_every_step_has_a_sentence_that_says_what_comes_next() -> None:
     assert set(partition_status._NEXT) | {Idle, Stop} == set(get_args(Step))
+
+
+def test_a_log_without_an_epoch_history_has_stopped_where_nobody_else_leads() -> None:
+    bare = replace(LOG, epochs=EpochHistory(), log_start=0, segments=())
+
+    def state(leadership: Leadership | None) -> str:
+        return status_of(PARTITION, replace(bare, leadership=leadership), None, policy=Policy(), tail_age_ms=0, now_ms=0).state
+
+    assert [state(None), state(replace(FOLLOWER, leader=1)), state(FOLLOWER)] == ["stopped", "stopped", "standby"]
