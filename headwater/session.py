@@ -6,6 +6,7 @@ from concurrent.futures import wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -138,6 +139,7 @@ def open_session(config: Config, *, patient: bool = False, reload: Callable[[], 
     with ExitStack() as stack:
         live = LiveConfig(config, reload)
         stack.enter_context(DataDirLock(config.node.data_dir))
+        _check_private(config.node.data_dir)
         dirs = open_log_dirs(config) if config.log.dirs else None
         if dirs is not None:
             listing = dirs.listing()  # raises errors of the directories as a whole
@@ -212,6 +214,17 @@ def open_session(config: Config, *, patient: bool = False, reload: Callable[[], 
         downloads = TopicDownloads(live, dirs, writable, control, SystemClock()) if dirs is not None else None
         readers = Bucket(readable, ManifestRepository(readable), bucket.meter)
         yield Session(config, live, readers, control, fleet, pauses, settings, dirs, cluster, downloads, broker)
+
+
+def _check_private(data_dir: Path) -> None:
+    """Warn of a directory that existed before with rights for others: what the agent makes itself is its user's alone."""
+    if others := data_dir.stat().st_mode & 0o077:
+        log.warning(
+            "data_directory_shared",
+            path=str(data_dir),
+            reason=f"other users have rights in it (mode bits {others:03o}): they can read what is archived, or replace the agent's state; "
+            f"chmod 700 {data_dir}",
+        )
 
 
 def _end_streams(fleet: ArchiverFleet) -> None:
