@@ -39,6 +39,7 @@ from headwater_core.errors import (
     VerificationFailed,
 )
 from headwater_core.objectstore.store import ObjectStore
+from headwater_core.redaction import redact
 from recovery import RecoveryPlan
 
 log = structlog.get_logger()
@@ -116,7 +117,7 @@ def do_drill(
     except Exception as error:  # of any kind: a drill that was begun leaves a report
         if isinstance(error, UsageError | Locked) and not isinstance(error, StoreGone):
             raise
-        store_report(reports, _unfinished(config.store.url, request, drill_id, started_ms, clock.now_ms(), error))
+        store_report(reports, _unfinished(redact(config.store.url), request, drill_id, started_ms, clock.now_ms(), error))
         if isinstance(error, MemoryError | OSError | StoreGone):
             raise TransientError(f"the drill could not be carried out: {error or 'no memory is left'}") from error
         raise
