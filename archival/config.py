@@ -52,7 +52,7 @@ class ArchivalConfig:
     """archive         whether anything is
     seal_timeout_s  archive the committed tail of an unfinished segment when it has waited this long
     offload_after_s  a sealed segment waits so long before it goes; None: not for that
-    offload_when_local_exceeds  it waits until more bytes than these lie in its log from its begin on; None: not for that. With both,
+    offload_when_local_exceeds  it waits until the local log, from it on, exceeds this size; None: not for that. With both,
                     the first counts; with neither it goes at once, or, where `archive` is MANUAL, by command alone
     offload         "per-segment", or "streaming": what is committed goes into objects that are written while they fill, in a layout of
                     their own

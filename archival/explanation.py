@@ -13,11 +13,12 @@ from archival.partition.source import open_segment
 from archival.plan.lineage import Behind, lies_on, verdict
 from archival.plan.offload_trigger import bounded
 from archival.plan.policy import Policy, TriggerBound
-from archival.plan.role import Standby, archiving_role
+from archival.plan.role import Standby, Unfit, archiving_role
 from archival.plan.step_plan import next_steps
 from archival.plan.steps import Stop
 from archival.plan.stream_plan import OpenStream
 from archival.watermark import WatermarkOrigin, WatermarkSource
+from headwater_core.counts import count_text
 from headwater_core.epochs import EpochHistory, leader_epoch_at
 from headwater_core.errors import (
     CorruptData,
@@ -158,7 +159,7 @@ def _blocked(log: LocalLog, head: Head | None, policy: Policy, now_ms: int, turn
     """What keeps everything that is committed from being archived; None when nothing does."""
     acting = archiving_role(log)
     if isinstance(acting, Standby):
-        return Why("standby", acting.reason)
+        return Why("stopped" if isinstance(acting, Unfit) else "standby", acting.reason)
     if policy.off:
         return Why("paused" if policy.is_paused else "excluded", policy.off)
     if head and isinstance(found := verdict(log.epochs, acting.leader_epoch, head), Behind):
@@ -208,7 +209,7 @@ def _in_turn(turn: Turn | None) -> Why:
     if turn.in_hand:
         return Why("in-hand", "it is being archived now")
     if turn.due_before is not None:
-        return Why("due", f"waiting for its turn; {turn.due_before} partitions became due before it")
+        return Why("due", f"waiting for its turn; due before it: {count_text(turn.due_before, 'partition')}")
     return Why("due", "it is archived when the log is looked at next")
 
 

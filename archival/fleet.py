@@ -240,7 +240,7 @@ class ArchiverFleet:
         self.logs: LocalLogs = self.broker_logs or equipment.dirs
         self.failures: dict[TopicPartition, StepFailure] = {}  # of the last steps
         self._unread = ""  # why the metadata log cannot be read
-        self.unexpected = 0  # defects: exceptions that nothing foresees, each logged with its traceback
+        self.unexpected = 0  # exceptions that are defects, each logged with its traceback
         self.committed: Callable[[Head], object] = lambda head: None  # is called with every head that a step has committed
         self.stepped: Callable[[PartitionOutcome], object] = lambda outcome: None  # is called after every step, no matter who requests it
         self.announcer = Announcer(equipment.control, equipment.clock)
@@ -685,7 +685,7 @@ class ArchiverFleet:
         return PartitionOutcome(place=place, error=missing)
 
     def trouble(self, place: TopicPartition, error: Exception) -> HeadwaterError:
-        """Any exception as one of ours. One that nothing foresees is logged here, with its traceback."""
+        """Return any exception as one of ours. An unexpected one is logged here, with its traceback."""
         match error:
             case HeadwaterError():
                 return error

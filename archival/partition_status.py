@@ -8,9 +8,9 @@ from archival.plan.lineage import Behind, verdict
 from archival.plan.offload_trigger import LocalRetention, bounded, misfit
 from archival.plan.policy import Policy
 from archival.plan.replacement import irreplaceable
-from archival.plan.role import Standby, archiving_role
+from archival.plan.role import Standby, Unfit, archiving_role
 from archival.plan.step_plan import may_be_empty, next_steps
-from archival.plan.steps import Follow, Idle, Stop, Upload
+from archival.plan.steps import ClaimPartition, CutEntries, Follow, Idle, RecordGap, Replace, Revive, Step, Stop, Upload
 from archival.plan.stream_plan import NO_ROOM, OpenStream
 from archival.watermark import WatermarkOrigin, WatermarkSource
 from headwater_core.errors import HeadwaterError, TransientError
@@ -22,6 +22,15 @@ from manifests.head import Head
 CHECKPOINTS = "by default it writes one every 5 s"
 
 NEEDS = ("needs replacement", "needs upgrade")  # what such an error begins with
+_NEXT: dict[type[Step], str] = {
+    ClaimPartition: "this agent claims it next",
+    CutEntries: "what another branch of the log had archived is superseded next",
+    Replace: "it is archived again next",
+    Revive: "a superseded run becomes live again next",
+    RecordGap: "a gap is recorded next",
+    Follow: "newly committed records are streamed next",
+    Upload: "a segment is uploaded next",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +72,7 @@ class PartitionStatus:
     known_age_s  how long ago the bucket last said what this line says of the archive; 0 when it was read just now
     merge_trouble  why what is to become one object does not; "" where it does, or where that is not known
     collection_trouble  why nothing that is not listed is deleted, or not all, until a person acts; "" where that is not so, or not known
+    damage   which of its objects are known to be damaged, and what to do; "" where none is
     store_try_ms  when the agent tries the store again, which it leaves alone until then; None while the store answers
     high_watermark_source  who says how far the log is committed: `broker` (its own answer), `checkpoint` (the file that it writes); ""
                     where nobody does. high_watermark_age_s: how long ago; None: that is not known
@@ -94,6 +104,7 @@ class PartitionStatus:
     stream_trouble: str = ""
     merge_trouble: str = ""
     collection_trouble: str = ""
+    damage: str = ""
     store_try_ms: int | None = None
     high_watermark_source: str = ""
     high_watermark_age_s: float | None = None
@@ -209,7 +220,7 @@ def _state(
     """What the one who holds the claim would do next."""
     acting = archiving_role(log)
     if isinstance(acting, Standby):
-        return "standby", acting.reason
+        return "stopped" if isinstance(acting, Unfit) else "standby", acting.reason
     if head and isinstance(found := verdict(log.epochs, acting.leader_epoch, head), Behind):
         return "behind", found.reason
     held_to = stream.next_offset if stream is not None else 0
@@ -228,7 +239,7 @@ def _state(
     if isinstance(step, Follow) and stream is not None and limits is not None and stream.next_offset >= step.end:
         reason = stream.waits_for(limits, tail_age_ms)
         return ("waiting", reason) if reason else ("due", "an open stream is closed next")
-    return "due", f"{type(step).__name__.lower()} comes next"
+    return "due", _NEXT[type(step)]
 
 
 def _caught_up(origin: WatermarkOrigin) -> str:

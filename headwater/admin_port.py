@@ -3,11 +3,9 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
-
-import structlog
 
 from archival.plan.policy import Policy
 from archival.schedule.scheduler import Scheduler
@@ -25,25 +23,24 @@ from headwater.agent_verbs import AgentVerbs
 from headwater.drill_schedule import STOP_S as DRILL_STOP_S
 from headwater.drill_schedule import DrillSchedule, open_schedule
 from headwater.gateway.gateway_meter import GatewayMeter
-from headwater.gateway.server import CannotListen
 from headwater.overrides import AgentSettings
-from headwater.overview import held_back
+from headwater.overview import damage_text, held_back
 from headwater.session import Session
 from headwater.wiring import load_head
 from headwater_core.clock import SystemClock
 from headwater_core.control.state import PartitionState
 from headwater_core.errors import HeadwaterError
+from headwater_core.objectstore.store_meter import StoreHealth
 from headwater_core.partition import PartitionId, TopicPartition
 from hydration.logs import Logs
 from manifests.head import Head
 
 if TYPE_CHECKING:
-    from headwater.admin.status_page import ClusterFacts, PageFacts
+    from headwater.admin.status_page import ClusterFacts, Outage, PageFacts
 
 STOP_S = 2.0  # for the board's thread, and the one that remembers scrubs: a disk may hang
 LAST_SCRUB = "last_scrub.json"
-
-log = structlog.get_logger()
+OUTAGE_S = 5.0  # shorter ones are retries
 
 
 @dataclass(slots=True)
@@ -118,11 +115,26 @@ def page_facts(session: Session, logs: Logs, vitals: Vitals) -> "PageFacts":
         store_try_ms=try_ms,
         held_back=held_back(try_ms) if try_ms is not None else "",
         store_failing_s=session.bucket.meter.health().failing_s,
+        outages=outages(session.bucket.meter.health(), session.broker.outage() if session.broker is not None else None),
         collection_troubles=session.fleet.collection_troubles.copy() if session.fleet is not None else {},
+        damage={folder: damage_text(keys) for folder, keys in logs.hydrator.damaged().items()},
         damaged_topics={topic: str(error) for topic, error in logs.lost.items()},
         last_drill=vitals.drills.last,
         cluster=_cluster_facts(session),
     )
+
+
+def outages(store: StoreHealth, broker: tuple[float, str] | None) -> "list[Outage]":
+    """Return what has not answered for OUTAGE_S. broker: for how many seconds it has not, and why"""
+    from headwater.admin.status_page import Outage
+
+    found = [("store", store.failing_s, store.reason), *((("broker", *broker),) if broker is not None else ())]
+    now_ms = SystemClock().now_ms()
+    return [
+        Outage(what=what, since_ms=now_ms - round(failing_s * 1000), reason=reason)
+        for what, failing_s, reason in found
+        if failing_s >= OUTAGE_S
+    ]
 
 
 def _cluster_facts(session: Session) -> "ClusterFacts | None":
@@ -146,7 +158,7 @@ def _cluster_facts(session: Session) -> "ClusterFacts | None":
 def open_admin_port(session: Session, logs: Logs, vitals: Vitals) -> Iterator[None]:
     """For the time of a block; over TCP unless that is switched off. What a command has written to the bucket because nothing listened yet
     is read after that. Raises UsageError when a configured address, token or certificate
-    cannot be used. The default address, where another process has it, must not keep an agent from archiving.
+    cannot be used. The default address, while another process has it, must not keep an agent from archiving: it is tried again.
     """
     config = session.config.admin
     from headwater.admin.admin_routes import admin_app
@@ -171,6 +183,7 @@ def open_admin_port(session: Session, logs: Logs, vitals: Vitals) -> Iterator[No
         store=session.bucket.meter,
         fleet=vitals.work,
         rescan_s=lambda: session.live.archival().rescan_s,
+        damaged=logs.hydrator.damaged,
     )
     metrics = Metrics(
         MetricSources(
@@ -208,17 +221,8 @@ def open_admin_port(session: Session, logs: Logs, vitals: Vitals) -> Iterator[No
         verbs.offload() if fleet is not None else None,
     )
     conflict = AgentSettings(lambda: live.now).conflict
-    try:
-        server = AdminServer(config, app, session.config.node.data_dir, conflict)
-    except CannotListen as error:
-        if "admin.listen" in session.config.origins:
-            raise
-        log.error(
-            "admin_not_started",
-            reason=str(error),
-            consequence="health, metrics and status are on this agent's own socket alone; all else works",
-        )
-        server = AdminServer(replace(config, listen=""), app, session.config.node.data_dir, conflict)
+    is_default = "admin.listen" not in session.config.origins
+    server = AdminServer(config, app, session.config.node.data_dir, conflict, patient=is_default)
     with server, _remembered(vitals.scrubs), _drilled(vitals.drills), _kept(vitals.board, session):
         for shared in (session.pauses, session.settings):
             shared.expire()

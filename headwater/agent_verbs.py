@@ -1,4 +1,4 @@
-"""What a running agent does on request: the verbs of its API, and the arguments of each."""
+"""The operations that may be requested of a running agent: the verbs of its API, and the arguments of each."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict

@@ -13,6 +13,7 @@ from headwater.options import ProgramOptions, log_options
 from headwater.output import ReaderGone, discard_output, open_missing_streams, say
 from headwater_core.errors import HeadwaterError, Unauthorised
 from headwater_core.installation import check_packages
+from headwater_core.redaction import redact
 
 VERBS = {  # command: its module and function, its line in the list
     "demo": ("headwater.commands.demo:demo", "See it work: archive a log, read it back, lose it, recover it."),
@@ -106,7 +107,7 @@ def _run(arguments: list[str] | None) -> int:
         say(with_operation("interrupted"))
         return INTERRUPTED
     except HeadwaterError as error:
-        say(with_operation(f"headwater: {error}"))
+        say(with_operation(f"headwater: {redact(str(error))}"))
         return error.exit_code
     except OSError as error:
         say(with_operation(f"headwater: {error}"))

@@ -14,6 +14,7 @@ from headwater.config import Config
 from headwater.options import parse_incarnation_selection, parse_selection
 from headwater.session import Session, rows_of_the_holder
 from headwater.wiring import Bucket
+from headwater_core.counts import count_text
 from headwater_core.errors import (
     CorruptData,
     Fenced,
@@ -98,9 +99,10 @@ def collection_rows(
     if len(failed) == count + unread > 0:
         raise failed[0]
     if unread:
-        raise Partial(f"{unread} topics and {len(failed) - unread} of {count} partitions could not be collected; {failed[0]}")
+        topics, every = count_text(unread, "topic"), count_text(count, "partition")
+        raise Partial(f"{topics} and {len(failed) - unread} of {every} could not be collected; {failed[0]}")
     if failed:
-        raise Partial(f"{len(failed)} of {count} partitions could not be collected; {failed[0]}")
+        raise Partial(f"{len(failed)} of {count_text(count, 'partition')} could not be collected; {failed[0]}")
 
 
 def _check(stop: threading.Event) -> None:

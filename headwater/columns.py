@@ -1,7 +1,8 @@
 """The layout of a table for people: which columns a window shows, and where free text goes.
 
-A number, a name or a state is shown whole or not at all. In a window that is too narrow, free text moves below its row; then columns
-are left out, in a stated order; then a long name gets its own line. Without a window, as in a pipe, a row is one line.
+A number or a state is shown whole or not at all. In a window that is too narrow, free text moves below its row; then long names of
+topics are shortened in the middle; then columns are left out, in a stated order; then a long name gets its own line. Without a window, as
+in a pipe, a row is one line.
 """
 
 import textwrap
@@ -15,6 +16,7 @@ from headwater.units import duration_text, size_text
 Row = Mapping[str, Any]
 _GAP = "  "
 _INDENT = " " * 4
+_NAME_MIN = 20  # a name is not shortened to less, and one that is not longer never is
 _FREE_TEXT_MIN = 40  # in a narrower column, free text needs more lines than below its row
 
 
@@ -41,6 +43,7 @@ class Column:
 
     free    free text, which may fold or move below its row; the last column, if any
     leaves  its turn to be left out of a narrow window: 1 first, then 2; 0 never
+    shrinks  a name in it may be shortened in the middle, before a column is left out; the first column, if any
     """
 
     key: str
@@ -49,6 +52,7 @@ class Column:
     numeric: bool = False
     free: bool = False
     leaves: int = 0
+    shrinks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +97,9 @@ def lay_out(columns: Sequence[Column], rows: Iterable[Row], width: int | None) -
         for grid in (_grid(shown, cells), _grid(shown, cells, fold_titles=True)):
             if width is None or grid.width <= width:
                 return Table(grid.head(), tuple(_with_notes(grid, free, cells, width)), tuple(left_out))
+        if shown[0].shrinks and (shrunk := _shrunk(shown[0], cells, grid.widths[0] - (grid.width - (width or 0)))):
+            grid = _grid(shown, shrunk, fold_titles=True)
+            return Table(grid.head(), tuple(_with_notes(grid, free, shrunk, width)), tuple(left_out))
         leaving = min((column for column in shown if column.leaves), key=lambda column: column.leaves, default=None)
         if leaving is None:
             break
@@ -103,6 +110,23 @@ def lay_out(columns: Sequence[Column], rows: Iterable[Row], width: int | None) -
     if room >= _longest_word(shown[0].title):  # with long names on their own lines the rest fits; else lines are longer than the window
         grid = _Grid(grid.columns, (room, *grid.widths[1:]))
     return Table(grid.head(), tuple(_with_notes(grid, free, cells, width)), tuple(left_out))
+
+
+def _shrunk(column: Column, cells: Sequence[Mapping[str, str]], width: int) -> list[Mapping[str, str]] | None:
+    """Return `cells` with names of at most `width`; None where that is too short, or names would become the same."""
+    if width < _NAME_MIN:
+        return None
+    names = {row[column.key]: _shortened(row[column.key], width) for row in cells}
+    if len(set(names.values())) < len(names):
+        return None
+    return [{**row, column.key: names[row[column.key]]} for row in cells]
+
+
+def _shortened(name: str, width: int) -> str:
+    if len(name) <= width or not name.isascii():
+        return name
+    tail = (width - 1) // 2
+    return f"{name[: width - 1 - tail]}…{name[-tail:]}"
 
 
 def _beside(shown: Sequence[Column], free: Column, cells: Sequence[Mapping[str, str]], width: int | None) -> _Grid | None:

@@ -7,6 +7,7 @@ from typing import Any
 from headwater.columns import Column
 from headwater.units import duration_text
 from headwater_core.clock import time_text
+from headwater_core.counts import count_text
 from recovery import RecoveryPlan
 from recovery.cut import PartitionCut
 
@@ -66,7 +67,7 @@ def rpo_summary(made: RecoveryPlan) -> str:
             said.append(f"{text.format(duration_text(worst_ms / 1000))} ({worst.topic}:{worst.partition})")
     unknown = sum(each.rpo_ms is None for each in made.cut.partitions) if made.cut else 0
     if said and unknown:
-        said.append(f"not known of {unknown} partitions, which have no record with a time")
+        said.append(f"not known of {count_text(unknown, 'partition')} without a record that has a time")
     return f"RPO, the worst: {'; '.join(said)}" if said else ""
 
 
@@ -77,13 +78,15 @@ def cut_summary(made: RecoveryPlan) -> str:
         return ""
     outcomes = Counter(each.outcome for each in cut.transactions)
     said = [f"{len(cut.shortened)} of {len(cut.partitions)} partitions end before their archive"]
-    said.append(", ".join(f"{count} open transactions {what}" for what, count in sorted(outcomes.items())) or "no transaction is open")
+    said.append(
+        ", ".join(f"{count_text(count, 'open transaction')} {what}" for what, count in sorted(outcomes.items())) or "no transaction is open"
+    )
     if cut.unfinished:
         who = "the recovered coordinator ends" if made.request.options.open_transactions == "keep" else "ended for their coordinator:"
         said.append(f"{who} {len(cut.unfinished)}")
     if cut.torn:
-        said.append(f"{len(cut.torn)} transactions come back in part")
+        said.append(f"restored in part: {count_text(len(cut.torn), 'transaction')}")
     kept = ", kept as requested" if made.request.options.keep_offsets else ", set back"
-    said.append(f"{len(made.offsets_ahead)} group offsets beyond{kept if made.offsets_ahead else ''}")
+    said.append(f"{count_text(len(made.offsets_ahead), 'group offset')} beyond{kept if made.offsets_ahead else ''}")
     ids = f"; new producer ids from {cut.next_producer_id} on" if made.running is None else ""
     return f"cut: {'; '.join(said)}{ids}"

@@ -22,6 +22,7 @@ from headwater.replay import Place, compare, expected_records
 from headwater.session import PassRequest, open_session, pass_rows
 from headwater.units import size_text
 from headwater.wiring import open_bucket, open_logs
+from headwater_core.counts import count_text
 from headwater_core.errors import NotFound
 from headwater_core.segments.log_dirs import LogDirs
 
@@ -104,7 +105,8 @@ class Demo:
             self._facts(log.partition.topic).partitions += 1
         self._configure(self.log_dir)
         size_bytes = sum(segment.size_bytes for log in logs for segment in log.segments)
-        return f"{len(logs)} partitions of {len(self.topics)} topics, {size_text(size_bytes)}, as a Kafka broker left them"
+        partitions, topics = count_text(len(logs), "partition"), count_text(len(self.topics), "topic")
+        return f"{partitions} of {topics}, {size_text(size_bytes)}, as a Kafka broker left them"
 
     def archive(self) -> str:
         """Archive sealed segments and delete them from the disk."""
@@ -130,7 +132,7 @@ class Demo:
         shutil.rmtree(self.log_dir)
         shutil.rmtree(self.root / "state")
         left = [path for path in (self.root / "bucket").rglob("*") if path.is_file()]
-        return f"all that is left is the bucket: {len(left)} objects, {size_text(sum(path.stat().st_size for path in left))}"
+        return f"only the bucket remains: {len(left)} objects, {size_text(sum(path.stat().st_size for path in left))}"
 
     def recover(self) -> str:
         """Recover the log directory from the bucket, with the lost cluster's id, so that its archive continues."""

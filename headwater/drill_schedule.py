@@ -23,6 +23,7 @@ from headwater.drill_text import store_report
 from headwater_core.clock import Clock
 from headwater_core.errors import HeadwaterError
 from headwater_core.files import disk_errors, replace_file
+from headwater_core.redaction import redact
 from manifests.document import FORMAT, prepared, seal, unseal
 
 LOOK_S = 15.0  # between two looks at the clock, and at what commands have left: a jump of the clock is seen by then
@@ -202,7 +203,7 @@ def _unfinished(config: Config, clock: Clock, why: str) -> DrillReport:
         outcome=DrillOutcome.UNFINISHED,
         headwater=__version__,
         host=socket.gethostname(),
-        store=config.store.url,
+        store=redact(config.store.url),
         started_ms=now_ms,
         ended_ms=now_ms,
         request=DrillRequest(topics=config.drill.topics or None, cluster=config.drill.cluster, by="schedule"),

@@ -26,6 +26,7 @@ from headwater.drill_text import store_report
 from headwater.wiring import open_bucket
 from headwater_core import milestones
 from headwater_core.clock import SystemClock
+from headwater_core.counts import count_text
 from headwater_core.errors import (
     CorruptData,
     HeadwaterError,
@@ -38,6 +39,7 @@ from headwater_core.errors import (
     VerificationFailed,
 )
 from headwater_core.objectstore.store import ObjectStore
+from headwater_core.redaction import redact
 from recovery import RecoveryPlan
 
 log = structlog.get_logger()
@@ -63,7 +65,7 @@ class DrillDone:
         if report.outcome is DrillOutcome.FAILED:
             named = "".join(f"\n  {each}" for each in report.findings[:20])
             more = f"\n  and {report.finding_count - 20} more" if report.finding_count > 20 else ""
-            return VerificationFailed(f"the drill failed with {report.finding_count} findings; {where}:{named}{more}")
+            return VerificationFailed(f"the drill failed with {count_text(report.finding_count, 'finding')}; {where}:{named}{more}")
         if report.outcome is DrillOutcome.UNFINISHED:
             return TransientError(f"the drill could not be carried out: {report.error}; {where}")
         if report.outcome is DrillOutcome.NOTHING:
@@ -115,7 +117,7 @@ def do_drill(
     except Exception as error:  # of any kind: a drill that was begun leaves a report
         if isinstance(error, UsageError | Locked) and not isinstance(error, StoreGone):
             raise
-        store_report(reports, _unfinished(config.store.url, request, drill_id, started_ms, clock.now_ms(), error))
+        store_report(reports, _unfinished(redact(config.store.url), request, drill_id, started_ms, clock.now_ms(), error))
         if isinstance(error, MemoryError | OSError | StoreGone):
             raise TransientError(f"the drill could not be carried out: {error or 'no memory is left'}") from error
         raise

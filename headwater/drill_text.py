@@ -9,6 +9,7 @@ from headwater.drill.drill_report import Amount, ComparedWindow, DrillOutcome, D
 from headwater.drill.report_store import LastDrill, ReportStore
 from headwater.units import duration_text, size_text
 from headwater_core.clock import time_text
+from headwater_core.counts import count_text
 
 log = structlog.get_logger()
 
@@ -50,9 +51,9 @@ def _line(text: str) -> str:
 def drill_summary(last: LastDrill, now_ms: int) -> str:
     """As in "last drill 3 d 2 h ago: passed, 12 partitions, 1.5 GiB compared"."""
     age = duration_text(max(0, now_ms - last.ended_ms) / 1000)
-    found = f", {last.findings} findings" if last.findings else ""
+    found = f", {count_text(last.findings, 'finding')}" if last.findings else ""
     error = f": {' '.join(last.error.split())}" if last.error else ""
-    compared = f"{last.partitions} partitions, {last.records} records, {size_text(last.size_bytes)} compared"
+    compared = f"{count_text(last.partitions, 'partition')}, {count_text(last.records, 'record')}, {size_text(last.size_bytes)} compared"
     return f"last drill {age} ago: {last.outcome.value}, {compared}{found}{error} ({last.report})"
 
 
@@ -60,7 +61,7 @@ def _lines(report: DrillReport) -> Iterator[str]:
     request = report.request
     yield f"Recovery drill {report.id}"
     yield ""
-    yield _VERDICTS[report.outcome] + (f": {report.finding_count} findings" if report.finding_count else "")
+    yield _VERDICTS[report.outcome] + (f": {count_text(report.finding_count, 'finding')}" if report.finding_count else "")
     if report.error:
         yield f"error              {report.error}"
     yield ""
@@ -72,12 +73,12 @@ def _lines(report: DrillReport) -> Iterator[str]:
     what = (
         "the cluster, its metadata included" if request.cluster else "all topics" if request.topics is None else ", ".join(request.topics)
     )
-    yield f"selected           {what}: {report.topics} topics, {report.partitions} partitions, {_amount(report.selected)}"
+    yield f"selected           {what}: {_count(report.topics, report.partitions)}, {_amount(report.selected)}"
     yield (
         f"sample             {request.share:.6g} of the bytes was requested, {report.share:.6g} drawn from (at most "
         f"{size_text(request.scratch_bytes)}), seed {request.seed}"
     )
-    yield f"compared           {report.compared_partitions} partitions, {_amount(report.compared)}"
+    yield f"compared           {count_text(report.compared_partitions, 'partition')}, {_amount(report.compared)}"
     if report.scratch:
         yield f"kept               {report.scratch}"
     yield ""
@@ -140,8 +141,12 @@ def _section(title: str, lines: Sequence[str], count: int | None = None) -> Iter
     yield ""
 
 
+def _count(topics: int, partitions: int) -> str:
+    return f"{count_text(topics, 'topic')}, {count_text(partitions, 'partition')}"
+
+
 def _amount(amount: Amount) -> str:
-    return f"{amount.runs} runs, {amount.records} records, {size_text(amount.size_bytes)}"
+    return f"{count_text(amount.runs, 'run')}, {count_text(amount.records, 'record')}, {size_text(amount.size_bytes)}"
 
 
 def _path(path: PathSum) -> str:

@@ -16,6 +16,8 @@ from collections.abc import Mapping, MutableMapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
+from headwater_core.redaction import redact
+
 if TYPE_CHECKING:
     from headwater.repeated_events import RepeatedEvents
 
@@ -186,6 +188,7 @@ def configure(level: LogLevel = LogLevel.AUTO, form: LogFormat = LogFormat.AUTO,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
+            _redacted,
             _facts_first,
             _for_people(colours=terminal and not os.environ.get("NO_COLOR")) if console else structlog.processors.JSONRenderer(),
         ],
@@ -200,6 +203,11 @@ def configure(level: LogLevel = LogLevel.AUTO, form: LogFormat = LogFormat.AUTO,
         verb.call_on_close(limit.close)
     else:
         atexit.register(limit.close)
+
+
+def _redacted(_: object, __: str, event: MutableMapping[str, Any]) -> Mapping[str, Any]:
+    """No field shows the credentials of a URL."""
+    return {name: redact(value) if isinstance(value, str) else value for name, value in event.items()}
 
 
 def _facts_first(_: object, __: str, event: MutableMapping[str, Any]) -> Mapping[str, Any]:

@@ -1,7 +1,7 @@
 """What `headwater explain` answers, as rows: by a survey of one partition, in the agent or without it."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from archival.explanation import Turn, Why, explain
@@ -11,6 +11,7 @@ from headwater.offset_location import locate_offset
 from headwater.survey import Knowledge, Surveyed, survey_each
 from headwater.wiring import Bucket, open_bucket, open_cache
 from headwater_core.clock import SystemClock
+from headwater_core.errors import TransientError, Unauthorised
 from headwater_core.partition import TopicPartition
 
 
@@ -31,6 +32,8 @@ def range_rows(
         if found.partition is None:
             nothing = {"base_offset": None, "next_offset": None, "size_bytes": None}
             yield _identity(found) | nothing | Why("stopped", found.trouble)._asdict()
+        if found.log is not None and found.status.state == "unknown":
+            yield _identity(found) | _unconfirmed(found)
         if found.log is None or found.status.state == "unknown":
             continue
         ranges = explain(
@@ -53,6 +56,21 @@ def range_rows(
             }
 
 
+def _unconfirmed(found: Surveyed) -> dict[str, Any]:
+    """The range that is not archived by what is known without the store, or the whole log where nothing is known."""
+    status, log = found.status, found.log
+    assert log is not None
+    end = log.high_watermark if log.high_watermark is not None else log.start_offset
+    known = "nothing is known of its archive"
+    if status.last_offset is not None:
+        known = f"by the control log offsets {status.archive_start} to {status.last_offset} are archived"
+    elif status.archive_start is not None:
+        known = "by the control log nothing is archived"
+    first = log.start_offset if status.last_offset is None else max(log.start_offset, status.last_offset + 1)
+    why = Why("store-away", f"{status.reason}; {known}")
+    return {"base_offset": min(first, end), "next_offset": end, "size_bytes": status.lag_bytes, **why._asdict()}
+
+
 def offset_rows(
     config: Config, place: TopicPartition, offset: int, *, bucket: Bucket | None = None, known: Knowledge | None = None
 ) -> Iterator[dict[str, Any]]:
@@ -61,12 +79,17 @@ def offset_rows(
     cached = {each.name for each in cache.show()}
     cache.close()
     bucket = bucket or open_bucket(config)
-    surveyed = list(survey_each(config, str(place), bucket=bucket, known=known))
-    if known is None:
+    surveyed, away = list[Surveyed](), None
+    try:
+        for found in survey_each(config, str(place), bucket=bucket, known=known):
+            surveyed.append(found)
+    except (TransientError, Unauthorised) as error:
+        away = error
+    if known is None and away is None:
         config = with_commands(config, bucket.manifests)
     for found in _current(surveyed):
         assert found.partition
-        location = locate_offset(
+        located = locate_offset(
             offset,
             found.partition,
             found.log,
@@ -78,7 +101,11 @@ def offset_rows(
             set_by=config.origin_for(place.topic, "read_priority"),
             local_trouble=found.trouble if found.log is None else "",
         )
-        yield _identity(found) | asdict(location) | {"release": known.release_reason(found.partition) if known is not None else ""}
+        if away is not None and found.head is None and not located.tiers:  # that the local log lacks it says nothing of the archive
+            located = replace(located, reason=f"it is not in the local log, and {found.status.reason}")
+        yield _identity(found) | asdict(located) | {"release": known.release_reason(found.partition) if known is not None else ""}
+    if away is not None:
+        raise away
 
 
 def _current(surveyed: Sequence[Surveyed]) -> Sequence[Surveyed]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from headwater.config import DATA_DIRECTORY, FLAG, Config, setting, setting_text
+from headwater_core.redaction import redact
 
 NO_SETTINGS: Mapping[str, str] = {}
 _PLACES = ("store.url", "store.endpoint_url", "store.region", "log.dirs", "log.metadata_dir")  # a file states these, too
@@ -44,7 +45,7 @@ class AgentSettings:
         if (now := self._now()) is not self._known:
             self._known, self._texts = now, {}
         differing = [
-            f"{key} is {stated[key] or 'none'} in this command, and {self._text(key) or 'none'} in the agent"
+            f"{key} is {redact(stated[key]) or 'none'} in this command, and {redact(self._text(key)) or 'none'} in the agent"
             for key in sorted(stated)
             if self._text(key) != stated[key]
         ]

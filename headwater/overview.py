@@ -1,28 +1,30 @@
-"""What `headwater status` shows people: the worst first, one row per topic, and a summary.
+"""The table of `headwater status` for people: one row per topic, worst first, and a summary.
 
 Plain functions on rows of `headwater status -o json`.
 """
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from archival.watermark import WatermarkOrigin, WatermarkSource
 from headwater.columns import Row, as_size
 from headwater.units import duration_text, size_text
 from headwater_core.clock import time_text
+from headwater_core.counts import count_text
 from headwater_core.errors import NothingExamined, Partial, VerificationFailed
 
 TROUBLE = ("stopped", "needs replacement", "needs upgrade", "behind", "unknown")  # nothing is archived, or that is unknown
 UNMEASURED = ("archive-only", "excluded", "recovered")  # nothing of it is to be archived from here, so there is no lag
+DAMAGED = "damaged"  # in the archive; archiving itself continues
 UNKNOWN = "unknown"
 _NAMED_MAX = 5  # partitions that a message names
 
 
 def is_current(row: Row) -> bool:
     """Whether everything that is committed is archived."""
-    return row["lag_bytes"] == 0 and row["state"] not in TROUBLE and _is_measured(row)
+    return row["lag_bytes"] == 0 and row["state"] not in (*TROUBLE, DAMAGED) and _is_measured(row)
 
 
 def worst_first(rows: Iterable[Row]) -> list[Row]:
@@ -30,7 +32,15 @@ def worst_first(rows: Iterable[Row]) -> list[Row]:
 
     def urgency(row: Row) -> tuple[Any, ...]:
         lag_s = 0.0 if not _is_measured(row) else math.inf if row["lag_s"] is None else row["lag_s"]
-        return row["state"] not in TROUBLE, -lag_s, is_current(row), row["topic"].startswith("__"), row["topic"], row["partition"]
+        return (
+            row["state"] not in TROUBLE,
+            row["state"] != DAMAGED,
+            -lag_s,
+            is_current(row),
+            row["topic"].startswith("__"),
+            row["topic"],
+            row["partition"],
+        )
 
     return sorted(rows, key=urgency)
 
@@ -94,6 +104,7 @@ def summary(rows: Sequence[Row]) -> str:
             ("offload buffer full for", "stream_trouble"),
             ("not all merged of", "merge_trouble"),
             ("orphans kept of", "collection_trouble"),
+            ("damaged objects of", "damage"),
         )
         if (count := sum(bool(row.get(name)) for row in rows))
     ]
@@ -109,6 +120,16 @@ def summary(rows: Sequence[Row]) -> str:
 def held_back(store_try_ms: int) -> str:
     """Why nothing is archived while the agent leaves the store alone."""
     return f"archiving is held back: the store is unavailable for every partition, and is tried again at {time_text(store_try_ms)}"
+
+
+def damage_text(keys: Collection[str]) -> str:
+    """Say which objects are damaged in the store, and what to do."""
+    first, more = min(keys), len(keys) - 1
+    named = f"{first} and {count_text(more, 'more object')}" if more else first
+    return (
+        f"damaged in the store: {named}; see `headwater verify --data`, and restore the object from a version of the bucket or a copy "
+        "(docs/runbook.md, HeadwaterObjectDamaged)"
+    )
 
 
 def missing_topics(damaged: Mapping[str, str]) -> Partial:
@@ -186,4 +207,6 @@ def _troubles(row: Row) -> list[str]:
         said.append(f"nothing more is taken: {full}")
     if row.get("merge_trouble"):
         said.append(f"not merged: {row['merge_trouble']}")
+    if row.get("damage") and row["state"] != DAMAGED:
+        said.append(str(row["damage"]))
     return [*said, row["collection_trouble"]] if row.get("collection_trouble") else said

@@ -8,6 +8,7 @@ from headwater.columns import Column, as_size
 from headwater.output import emit, say
 from headwater.units import duration_text, size_text
 from headwater_core.clock import time_text
+from headwater_core.counts import count_text
 from headwater_core.errors import DiskFull, Partial, UsageError, VerificationFailed
 
 if TYPE_CHECKING:
@@ -95,7 +96,10 @@ def conclude(made: "RecoveryPlan", into: Path | None) -> None:
     """Print notes and totals of a plan. Raises the error that applying it would end with."""
     for note in (*made.notes, *made.endings):
         say(f"note: {note}")
-    say(f"{len(made.topics)} topics, {made.records} records, {size_text(made.size_bytes)}" + (f", into {into}" if into else ""))
+    say(
+        f"{count_text(len(made.topics), 'topic')}, {count_text(made.records, 'record')}, {size_text(made.size_bytes)}"
+        + (f", into {into}" if into else "")
+    )
     if made.problems:
         _say_left_out(made.left_out)
         raise UsageError("the plan cannot be applied: " + "; ".join(made.problems))
@@ -103,7 +107,7 @@ def conclude(made: "RecoveryPlan", into: Path | None) -> None:
         _say_left_out(made.left_out)
         listed = "".join(f"\n  {lost}" for lost in made.holes)
         raise VerificationFailed(
-            f"{len(made.holes)} archived runs are missing or damaged; "
+            f"missing or damaged: {count_text(len(made.holes), 'archived run')}; "
             f"`headwater recover apply --skip-damaged` continues without them:{listed}"
         )
     if (forecast := made.forecast) is not None and not forecast.has_room:
@@ -123,11 +127,11 @@ def check_complete(left_out: Sequence[str], torn: Sequence[str] = ()) -> None:
     _say_left_out(left_out)
     for text in torn:
         say(text)
-    reasons = [f"{len(left_out)} parts of the archive are left out; `headwater verify` shows what is wrong with them"] if left_out else []
+    reasons = [f"left out: {count_text(len(left_out), 'part')} of the archive; `headwater verify` shows what is wrong"] if left_out else []
     if torn:
         reasons.append(
-            f"{len(torn)} transactions come back in part, because their partitions were archived at different moments: keep it so, or "
-            "recover with --open-transactions cut, which ends every log before them"
+            f"restored in part: {count_text(len(torn), 'transaction')}, because their partitions were archived at different moments: "
+            "keep it so, or recover with --open-transactions cut, which ends every log before them"
         )
     if reasons:
         raise Partial("; ".join(reasons))

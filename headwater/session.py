@@ -6,7 +6,8 @@ from concurrent.futures import wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import structlog
@@ -32,6 +33,7 @@ from headwater.wiring import Bucket, check_conditional_writes, open_broker, open
 from headwater_core.clock import SystemClock
 from headwater_core.control.lock import DataDirLock
 from headwater_core.control.supervisor import ControlSupervisor
+from headwater_core.counts import count_text
 from headwater_core.errors import (
     DataDirFull,
     DiskFull,
@@ -50,6 +52,9 @@ from headwater_core.segments.log_dirs import LogDirs
 from headwater_core.threads import DaemonThreads
 from manifests.known_document import KnownDocument
 from manifests.repository import ManifestRepository
+
+if TYPE_CHECKING:
+    from headwater.broker.broker_client import BrokerClient
 
 log = structlog.get_logger()
 
@@ -98,6 +103,7 @@ class Session:
     dirs       None as `fleet`
     cluster    archives the cluster's metadata; None as `fleet`, and where no broker is beside us
     downloads  the topics to be downloaded from the archive; None as `fleet`
+    broker     the one beside us; None where none is named
     """
 
     config: Config
@@ -110,6 +116,7 @@ class Session:
     dirs: LogDirs | None
     cluster: ClusterArchiver | None = None
     downloads: TopicDownloads | None = None
+    broker: "BrokerClient | None" = None
 
     @property
     def archivers(self) -> ArchiverFleet:
@@ -132,6 +139,7 @@ def open_session(config: Config, *, patient: bool = False, reload: Callable[[], 
     with ExitStack() as stack:
         live = LiveConfig(config, reload)
         stack.enter_context(DataDirLock(config.node.data_dir))
+        _check_private(config.node.data_dir)
         dirs = open_log_dirs(config) if config.log.dirs else None
         if dirs is not None:
             listing = dirs.listing()  # raises errors of the directories as a whole
@@ -205,7 +213,18 @@ def open_session(config: Config, *, patient: bool = False, reload: Callable[[], 
         cluster = _cluster_archiver(config, dirs, writable) if dirs is not None and not config.log.owned else None
         downloads = TopicDownloads(live, dirs, writable, control, SystemClock()) if dirs is not None else None
         readers = Bucket(readable, ManifestRepository(readable), bucket.meter)
-        yield Session(config, live, readers, control, fleet, pauses, settings, dirs, cluster, downloads)
+        yield Session(config, live, readers, control, fleet, pauses, settings, dirs, cluster, downloads, broker)
+
+
+def _check_private(data_dir: Path) -> None:
+    """Warn of a directory that existed before with rights for others: what the agent makes itself is its user's alone."""
+    if others := data_dir.stat().st_mode & 0o077:
+        log.warning(
+            "data_directory_shared",
+            path=str(data_dir),
+            reason=f"other users have rights in it (mode bits {others:03o}): they can read what is archived, or replace the agent's state; "
+            f"chmod 700 {data_dir}",
+        )
 
 
 def _end_streams(fleet: ArchiverFleet) -> None:
@@ -443,4 +462,4 @@ def _summary(failed: list[PartitionOutcome], count: int) -> HeadwaterError:
     assert first.error is not None
     if len(failed) == count and len({type(each.error) for each in failed}) == 1:
         return first.error
-    return Partial(f"{len(failed)} of {count} partitions could not be archived; {first.place}: {first.error}")
+    return Partial(f"{len(failed)} of {count_text(count, 'partition')} could not be archived; {first.place}: {first.error}")

@@ -15,6 +15,7 @@ from typing import Any
 
 from headwater.units import duration_text, parse_duration, parse_size, size_text
 from headwater_core.errors import UsageError
+from headwater_core.redaction import redact
 
 _DURATIONS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 _SIZES = {"GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10, "B": 1}
@@ -88,7 +89,7 @@ def value_text(name: str, value: object) -> str:
         return ", ".join(str(part) for part in value)
     if isinstance(value, Enum):
         return str(value.value)
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return str(value).lower() if isinstance(value, bool) else redact(str(value))
 
 
 def exact_text(name: str, value: object) -> str:

@@ -13,12 +13,17 @@ from headwater.config import Config
 from headwater.options import parse_selection
 from headwater.overview import missing_topics
 from headwater.units import duration_text
-from headwater_core.errors import HeadwaterError, TransientError, UsageError
+from headwater_core.clock import time_text
+from headwater_core.errors import HeadwaterError, NotFound, TransientError, Unauthorised, UsageError
 
 WAIT_S = 3.0  # for the agent's looks at what was done just before
 AGENT_S = 5.0  # for each of its pages: of a hundred thousand partitions there are fifty
 STORE_FAILING_S = 5.0  # how long its calls of the store may be without an answer
 PAGE_ROWS = 2000  # of which the agent's loop makes each in some 40 ms
+_AWAY = {
+    "store": ("object store", "; archive columns may be stale"),
+    "broker": ("broker", "; high watermarks come from its checkpoint, and nothing is released"),
+}
 KEYS = (*(each.name for each in fields(PartitionStatus)), "age_s")
 
 
@@ -28,12 +33,14 @@ class StatusAnswer(NamedTuple):
     note     where they are from, if not from the agent, and why; "" otherwise
     cluster  how old the newest snapshot of the cluster's metadata is, as the agent knows it; "" where it knows nothing of one
     failure  what is to be raised once they are shown: they are needed most when something fails
+    outages  a line for each of store and broker that is away, with since when
     """
 
     rows: list[dict[str, Any]]
     note: str = ""
     cluster: str = ""
     failure: HeadwaterError | None = None
+    outages: tuple[str, ...] = ()
 
 
 def find_status(config: Config, selection: str | None) -> StatusAnswer:
@@ -44,6 +51,17 @@ def find_status(config: Config, selection: str | None) -> StatusAnswer:
         raise
     except HeadwaterError as error:  # no agent, another user's, one that hangs, or of another version
         return _of_survey(config, selection, str(error))
+
+
+def absence_note(config: Config, selection: str) -> str:
+    """Return a note that no such topic or partition exists, so that a misspelt name is seen; "" where it exists, or that is not known."""
+    try:
+        find_status(config, selection)
+    except NotFound:
+        return f"note: {selection} is neither in the log directories nor in the archive; this applies once it is created"
+    except HeadwaterError:
+        return ""
+    return ""
 
 
 def _of_agent(agent: AgentApi, selection: str | None) -> StatusAnswer:
@@ -63,7 +81,14 @@ def _of_agent(agent: AgentApi, selection: str | None) -> StatusAnswer:
         rows += page["partitions"]
     if not rows:
         raise HeadwaterError(f"the agent knows nothing of {selection or 'any partition'}")
-    return StatusAnswer(rows, cluster=_cluster(first), failure=_failure(first, topic))
+    return StatusAnswer(rows, cluster=_cluster(first), failure=_failure(first, topic), outages=tuple(_outages(first)))
+
+
+def _outages(page: dict[str, Any]) -> Iterator[str]:
+    for outage in page.get("outages", ()):
+        what, consequence = _AWAY.get(outage["what"], (outage["what"], ""))
+        lasted_s = max(0, page["at_ms"] - outage["since_ms"]) / 1000
+        yield f"{what} away since {time_text(outage['since_ms'])} ({duration_text(lasted_s)}): {outage['reason']}{consequence}"
 
 
 def _cluster(page: dict[str, Any]) -> str:
@@ -91,10 +116,7 @@ def _page(agent: AgentApi, query: dict[str, str | int | float | bool]) -> dict[s
 def _failure(page: dict[str, Any], topic: str | None) -> HeadwaterError | None:
     failing_s = float(page["store_failing_s"])
     if failing_s >= STORE_FAILING_S:
-        return TransientError(
-            f"the store has answered none of the agent's calls for {duration_text(failing_s)}: what is said of the archive is as old as "
-            "known_age_s says"
-        )
+        return TransientError(f"object store unreachable for {duration_text(failing_s)}; archive columns may be stale")
     damaged = {name: why for name, why in page["damaged_topics"].items() if topic in (None, name)}
     return missing_topics(damaged) if damaged else None
 
@@ -110,7 +132,8 @@ def _of_survey(config: Config, selection: str | None, why: str) -> StatusAnswer:
             raise
         failure = error
     where = "the log directories and the bucket" if config.log.dirs else "the bucket"
-    return StatusAnswer(rows, f"{why}: this is from {where}", failure=failure)
+    away = (f"object store away: {failure}; archive columns may be stale",) if isinstance(failure, TransientError | Unauthorised) else ()
+    return StatusAnswer(rows, f"{why}: this is from {where}", failure=failure, outages=away)
 
 
 def _surveyed(config: Config, selection: str | None) -> Iterator[dict[str, Any]]:

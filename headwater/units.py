@@ -69,11 +69,12 @@ def size_text(size_bytes: float) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """Two units at most: "12.3 s", "4 m 10 s", "2 h 5 m", "3 d 1 h"."""
+    """Return two units at most: "12.3 s", "4 m 10 s", "2 h", "3 d 1 h"."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     whole = round(seconds)
     for size, unit, lesser, lesser_unit in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
         if whole >= size:
-            return f"{whole // size} {unit} {whole % size // lesser} {lesser_unit}"
+            count = whole % size // lesser
+            return f"{whole // size} {unit}" + (f" {count} {lesser_unit}" if count else "")
     return f"{whole} s"

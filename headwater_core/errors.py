@@ -117,6 +117,12 @@ class SuspectedGap(HeadwaterError):
     """A log lacks offsets it should hold and nothing proves compaction. Archiving stops here and nothing is released."""
 
 
+class NoEpochHistory(HeadwaterError):
+    """A log has records, and nothing says which leadership wrote them. Nothing of it is archived."""
+
+    exit_code = 3
+
+
 class UnfinishedSwap(HeadwaterError):
     """A compaction stopped in the middle of its renames in a log that no broker works on any more. Nothing was done."""
 
@@ -185,3 +191,7 @@ class NothingExamined(HeadwaterError):
     """A check that looked at nothing proves nothing."""
 
     exit_code = 10
+
+
+ENVIRONMENT_ERRORS = (TransientError, Unauthorised, UsageError, DiskFull)
+"""Trouble of a store, a broker, a disk or the configuration: it says nothing of what is stored, and is never reported as damage."""

@@ -172,7 +172,7 @@ class PartitionLog:
         have what the local log could not give."""
         yield from self._views.look()
         view = self._views.now()
-        at_end = offset == view.scope.high_watermark and (view.failure is None or view.scope.local is not None)
+        at_end = offset == view.scope.high_watermark and (view.failure is None or view.scope.local is not None or view.was_emptied)
         if settle or (not view.scope.holds(offset) and not at_end):
             view = yield from self._views.known(partly=True, settle=settle)
             if not view.scope.holds(offset):

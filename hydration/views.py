@@ -55,6 +55,12 @@ class View:
         return self.log
 
     @property
+    def was_emptied(self) -> bool:
+        """Whether the local log has held records, and has none now: what it says of its end is true, whatever is archived. A log that
+        begins at 0 may lie on a new disk."""
+        return self.log is not None and 0 < self.log.start_offset == self.log.high_watermark
+
+    @property
     def knows_archive(self) -> bool:
         """Whether what is archived is known, or that nothing is."""
         return self.extent is not None or self.failure is None or self.settled

@@ -204,7 +204,9 @@ class ManifestRepository:
             if (current.tag if current else None) == expected:
                 continue  # no other commit came first: the very same document again, so that a late twin does no harm
             if current and _is_fenced(head, current.head):
-                raise Fenced(f"{head.partition_id}: {current.head.writer} holds fence {current.head.fence}") from cause
+                raise Fenced(
+                    f"{head.partition_id} is claimed by another agent ({current.head.writer}, fence {current.head.fence})"
+                ) from cause
             raise CommitLost(head.partition_id, current) from cause
         raise UnknownOutcome(f"{head.partition_id}: commit {head.commit_id} is neither there nor refused") from cause
 

@@ -67,7 +67,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     unlisted_topics  with topics that this snapshot does not have
     brokers          that it comes back on; none: on one, `node_id`
     take_over        the recovered cluster gets the archive, and the old one loses it
-    running          the topics come back in a cluster that runs, and whose brokers those are
+    running          the running cluster into which the topics come back, and its brokers
     """
 
     partitions: int | None = None

@@ -23,7 +23,7 @@ class RecoveryReport(msgspec.Struct, frozen=True, kw_only=True):
     again       it had been finished before, and nothing was done
     kafka       which releases start on it, in words
     brokers     several, each with its directory below `into`
-    taken_over  the bucket is the recovered cluster's
+    taken_over  the bucket belongs to the recovered cluster
     running     it is to be placed in the directories of a running cluster's brokers
     """
 

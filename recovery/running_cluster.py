@@ -1,4 +1,4 @@
-"""A cluster that runs, and into which topics come back: which brokers get them, and what forbids it. Pure, but for the Protocol.
+"""A running cluster into which topics come back: which brokers get them, and what forbids it. Pure, but for the Protocol.
 
 A topic gets one replica: others of a running cluster would count as in sync while they are empty, and could lead. They are grown once the
 records are in place (docs/formats/kafka-recovery.md, *Into a running cluster*).

@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.parent import die_with_parent
+
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
 
@@ -152,7 +154,14 @@ def _start(data: Path) -> tuple[subprocess.Popen[bytes], S3Server]:
     environ["WEED_MASTER_VOLUME_GROWTH_COPY_1"] = "1"  # volumes a bucket gets at once; 7 are slow to make
     with (data / "log").open("wb") as output:
         process = subprocess.Popen(
-            command, env=environ, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=data, start_new_session=True
+            command,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            cwd=data,
+            start_new_session=True,  # Ctrl-C is for the tests that use it
+            preexec_fn=die_with_parent,
         )
     return process, S3Server(f"http://127.0.0.1:{s3}", keys[0], secret, "us-east-1", process.pid, keys[1:])
 

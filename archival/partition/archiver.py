@@ -32,7 +32,7 @@ from archival.plan.lineage import CutAt
 from archival.plan.merge_plan import plan_merge, with_merged
 from archival.plan.policy import Policy
 from archival.plan.replacement import OVERTAKEN, SMALLER, Draft, holds_what_was_cleaned, irreplaceable, rereads
-from archival.plan.role import Standby, archiving_role
+from archival.plan.role import Standby, Unfit, archiving_role
 from archival.plan.step_plan import may_be_empty, next_steps, supersede
 from archival.plan.steps import ClaimPartition, CutEntries, Follow, Idle, RecordGap, Replace, Revive, Step, Stop, Upload
 from archival.plan.stream_plan import OpenStream
@@ -43,6 +43,7 @@ from headwater_core.errors import (
     HeadwaterError,
     ManifestChanged,
     NeedsReplacement,
+    NoEpochHistory,
     NotFound,
     PlaceTaken,
     SourceChanged,
@@ -216,8 +217,8 @@ class PartitionArchiver:
         log   a look at the partition's directory that the caller has just taken; without it one is taken here
         pace  is called before each piece of an upload: see PacedFile
 
-        Raises Fenced when another writer has claimed the partition; SuspectedGap, CorruptData, UnrelatedLog, UnfinishedSwap,
-        NeedsReplacement and NeedsUpgrade when a person must look at it; and TransientError (SourceChanged and
+        Raises Fenced when another writer has claimed the partition; NoEpochHistory, SuspectedGap, CorruptData, UnrelatedLog,
+        UnfinishedSwap, NeedsReplacement and NeedsUpgrade when a person must look at it; and TransientError (SourceChanged and
         UnknownOutcome among them) when the same call may succeed later.
         """
         with self.lock, disk_errors(self.partition):
@@ -346,6 +347,8 @@ class PartitionArchiver:
     def _step(self, policy: Policy, log: LocalLog) -> Outcome:
         if isinstance(acting := archiving_role(log), Standby):
             self._streams.give_up(acting.reason)
+            if isinstance(acting, Unfit):
+                raise NoEpochHistory(f"{log.directory}: {acting.reason}")
             return Outcome(action="idle", reason=acting.reason, is_last=True)
         if policy.off:
             self._streams.stop(policy.off, is_paused=policy.is_paused)
@@ -446,6 +449,14 @@ class PartitionArchiver:
                 other=held.writer,
                 reason="another data directory of a node of this name held the claim: it was lost or replaced, or two agents archive one "
                 "log directory and take each other's claims; then stop one of them",
+            )
+        elif held is not None and held.writer != self._writer and _leads_already(log, held):
+            self._log.warning(
+                "claim_taken_from_another_agent",
+                other=held.writer,
+                reason="another agent held the claim though this broker has led all the while: two agents archive one broker and take each "
+                "other's claims. Stop one of them, or give them different log directories. Where the other one's data directory was lost, "
+                "or its node renamed, this is over now",
             )
         return Outcome(action="claimed")
 
@@ -846,6 +857,11 @@ def _first_head(partition: PartitionId, step: ClaimPartition, writer: str) -> He
         start_offset=step.start_offset,
         last_offset=step.start_offset - 1,
     )
+
+
+def _leads_already(log: LocalLog, held: Head) -> bool:
+    """Was this broker the leader when `held` was claimed? Without a metadata log that is not known: the agents of replicas take turns."""
+    return log.leadership is not None and log.leadership.is_ours and held.leader_epoch >= log.leadership.leader_epoch
 
 
 def _node_of(writer: str) -> str:

@@ -134,5 +134,5 @@ def _reason(after_ms: int | None, log_bytes: int | None) -> str:
     if after_ms is not None:
         ways.append(f"{after_ms // 1000} s have passed since it was last written to, or since its newest record's time")
     if log_bytes is not None:
-        ways.append(f"more than {log_bytes} bytes lie in the log from its begin on")
+        ways.append(f"the local log, from it on, exceeds {log_bytes} bytes")
     return f"a sealed segment waits until {' or '.join(ways)}"

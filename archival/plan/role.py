@@ -19,6 +19,10 @@ class Standby:
     reason: str
 
 
+class Unfit(Standby):
+    """Nor may another replica instead, until a person has acted."""
+
+
 def archiving_role(log: LocalLog) -> Acting | Standby:
     """The role of the replica that `log` is a look at.
 
@@ -28,7 +32,11 @@ def archiving_role(log: LocalLog) -> Acting | Standby:
     """
     newest, leadership = log.epochs.newest, log.leadership
     if newest is None and (log.high_watermark or 0) > log.start_offset:
-        return Standby("the log has no leader epoch history")
+        is_led_elsewhere = leadership is not None and not leadership.is_ours
+        return (Standby if is_led_elsewhere else Unfit)(
+            "the log has records and no leader epoch history (leader-epoch-checkpoint): nothing says which leadership wrote them; the "
+            "broker begins a history when it is elected leader the next time"
+        )
     if leadership is None:
         return Acting(-1 if newest is None else newest)
     if leadership.leader == -1:

@@ -5,14 +5,12 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from random import Random
 
-from headwater_core.errors import DiskFull, HeadwaterError, SourceChanged, TransientError, Unauthorised, UploadStopped, UsageError
+from headwater_core.errors import ENVIRONMENT_ERRORS, HeadwaterError, SourceChanged, UploadStopped
 from headwater_core.partition import TopicPartition
 
 OPENS_AT = 4  # partitions; with fewer their own pauses are few enough tries
 PROBE_S = 1.0  # from the opening to the first probe; it doubles with each one that fails
 PROBE_MAX_S = 30.0  # how long everybody may wait after the store has come back
-
-_TROUBLE = (TransientError, Unauthorised, UsageError, DiskFull)  # everything else is an answer
 
 
 class StoreContact:
@@ -44,7 +42,7 @@ def heard() -> Iterator[None]:
         yield
     except HeadwaterError as error:
         if contact:
-            if isinstance(error, _TROUBLE) and not isinstance(error, (SourceChanged, UploadStopped)):
+            if isinstance(error, ENVIRONMENT_ERRORS) and not isinstance(error, (SourceChanged, UploadStopped)):
                 contact.failed = True
             else:
                 contact.answered = True

@@ -60,7 +60,7 @@ def admin_app(
 
     async def readyz(request: Request) -> Response:
         known(request, "verbose", "exclude")
-        return _health("readyz", request, health.ready(several(request, "exclude")))
+        return _health("readyz", request, health.ready(several(request, "exclude")), health.notices())
 
     async def show_openapi(request: Request) -> Response:
         known(request)
@@ -112,10 +112,10 @@ async def _seen(board: StatusBoard, query: StatusQuery, wait_s: float) -> None:
         board.forget(done)
 
 
-def _health(what: str, request: Request, results: Collection[CheckResult]) -> Response:
+def _health(what: str, request: Request, results: Collection[CheckResult], notices: Collection[CheckResult] = ()) -> Response:
     failed = any(each.reason for each in results)
-    is_short = not failed and not flag(request, "verbose")
-    body = "ok" if is_short else report(what, results, reasons=request.scope["headwater.trusted"])
+    is_short = not failed and not notices and not flag(request, "verbose")
+    body = "ok" if is_short else report(what, results, notices, reasons=request.scope["headwater.trusted"])
     return PlainTextResponse(body, 503 if failed else 200)
 
 
@@ -137,7 +137,7 @@ def _status_query(request: Request) -> StatusQuery:
 async def _http_problem(version: str, request: Request, error: Exception) -> Response:
     """Version and path: the client may be of another version, which knows other paths."""
     assert isinstance(error, HTTPException)
-    words = f"{request.method[:20]} {request.url.path[:200]} is nothing that version {version} answers"
+    words = f"no such endpoint: {request.method[:20]} {request.url.path[:200]} (version {version})"
     return problem_response(_CODES.get(error.status_code, ProblemCode.BAD_REQUEST), words, error.headers)
 
 

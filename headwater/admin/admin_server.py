@@ -26,7 +26,7 @@ from headwater.admin.config import AdminConfig
 from headwater.admin.credentials import RELOAD_S, Credentials
 from headwater.admin.local_socket import listen_locally, remove_socket, socket_stamp
 from headwater.admin.recent_answers import RecentAnswers
-from headwater.gateway.server import listen
+from headwater.gateway.server import CannotListen, listen
 
 CONNECTIONS_MAX = 128  # of the port; for one more the one goes that is idle for longest, or else it is closed at once
 ADDRESS_CONNECTIONS_MAX = 64  # of them, from one address; the same for one more
@@ -42,16 +42,29 @@ log = structlog.get_logger()
 class AdminServer:
     """Serves `app` from `with` on. The caller holds the lock of `data_dir`. conflict: see LocalAccess
 
-    Raises CannotListen when another process has the port, and UsageError for a token or a certificate that cannot be used.
+    patient  begin without the port while another process has it, and try again every RELOAD_S
+
+    Raises CannotListen when another process has the port, unless `patient`, and UsageError for a token or a certificate that cannot be
+    used.
     """
 
-    def __init__(self, config: AdminConfig, app: ASGIApp, data_dir: Path, conflict: Conflict = lambda _: "") -> None:
-        self._credentials = Credentials(config)
+    def __init__(
+        self, config: AdminConfig, app: ASGIApp, data_dir: Path, conflict: Conflict = lambda _: "", *, patient: bool = False
+    ) -> None:
+        self._config, self._app, self._credentials = config, app, Credentials(config)
         self._data_dir = data_dir
         self._port: _Entrance | None = None
         if config.listen:
-            access = PortAccess(app, tokens=lambda: self._credentials.tokens, hosts=config.hosts)
-            self._port = _Entrance(listen(config.listen, "admin"), access, CONNECTIONS_MAX, lambda: self._credentials.tls, hurries=True)
+            try:
+                self._port = self._open_port()
+            except CannotListen as error:
+                if not patient:
+                    raise
+                log.error(
+                    "admin_not_started",
+                    reason=str(error),
+                    consequence=f"only this agent's own socket answers; the port is tried again every {RELOAD_S:g} s",
+                )
         try:
             self._local = _Entrance(
                 listen_locally(data_dir), LocalAccess(app, conflict), LOCAL_CONNECTIONS_MAX, lambda: None, hurries=False
@@ -64,6 +77,10 @@ class AdminServer:
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="admin", daemon=True)
+
+    def _open_port(self) -> "_Entrance":
+        access = PortAccess(self._app, tokens=lambda: self._credentials.tokens, hosts=self._config.hosts)
+        return _Entrance(listen(self._config.listen, "admin"), access, CONNECTIONS_MAX, lambda: self._credentials.tls, hurries=True)
 
     @property
     def address(self) -> tuple[str, int]:
@@ -100,7 +117,8 @@ class AdminServer:
             log.exception("admin_failed")
 
     async def _serve(self) -> None:
-        work = [asyncio.create_task(each) for each in (*(each.accept() for each in self._entrances), self._reload(), self._stop.wait())]
+        accepting = [self._local.accept(), *([self._accept_at_port()] if self._config.listen else [])]
+        work = [asyncio.create_task(each) for each in (*accepting, self._reload(), self._stop.wait())]
         try:
             done, _ = await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
             for each in done:
@@ -111,6 +129,14 @@ class AdminServer:
             if socket_stamp(self._data_dir) == self._stamp:  # this thread may outlive the lock: then another agent's is there
                 remove_socket(self._data_dir)
             await asyncio.gather(*(each.close() for each in self._entrances))
+
+    async def _accept_at_port(self) -> None:
+        while self._port is None:
+            await asyncio.sleep(RELOAD_S)
+            with suppress(CannotListen):
+                self._port = self._open_port()
+                log.info("admin_started", listen="{}:{}".format(*self.address))
+        await self._port.accept()
 
     async def _reload(self) -> None:
         while True:
@@ -125,14 +151,33 @@ class AdminServer:
 
 @dataclass(eq=False, slots=True)
 class _Client:
-    """host: its address, "" of the socket; connection: None before there is one"""
+    """
+    host       its address, "" of the socket
+    begun_s    when it was accepted, by the loop's clock
+    handshake  until its end, in TLS or without; None before it begins
+    """
 
     host: str
+    begun_s: float
+    handshake: asyncio.Task[None] | None = None
     connection: AdminConnection | None = None
 
     @property
     def idle_since_s(self) -> float | None:
-        return None if self.connection is None or self.connection.transport is None else self.connection.idle_since_s
+        """Return since when it is idle; None while a request is being answered. A handshake is idle from its begin on."""
+        return self.begun_s if self.connection is None or self.connection.transport is None else self.connection.idle_since_s
+
+    def end(self) -> None:
+        if self.connection is not None and self.connection.transport is not None:
+            self.connection.abort()
+        elif self.handshake is not None:
+            self.handshake.cancel()
+
+
+def _close_cancelled(client: socket.socket, handshake: asyncio.Task[None]) -> None:
+    """Close what the transport does not: the task may have been cancelled before its first step, or before the transport was connected."""
+    if handshake.cancelled():
+        client.close()
 
 
 class _Entrance:
@@ -187,7 +232,10 @@ class _Entrance:
                     client.close()
                     log.warning("admin_connection_refused", connections_max=self._connections_max)
                     continue
-                handshakes.create_task(self._connect(client, host))
+                opened = _Client(host, loop.time())
+                self.open.add(opened)
+                opened.handshake = handshakes.create_task(self._connect(client, opened))
+                opened.handshake.add_done_callback(partial(_close_cancelled, client))
 
     def _has_room(self, host: str) -> bool:
         """For one more connection from there: made, where there is none, by ending the one that is idle for longest."""
@@ -200,15 +248,12 @@ class _Entrance:
             return False
         _, oldest = min(idle, key=lambda item: item[0])
         self.open.discard(oldest)
-        assert oldest.connection is not None
-        oldest.connection.abort()
+        oldest.end()
         return True
 
-    async def _connect(self, client: socket.socket, host: str) -> None:
+    async def _connect(self, client: socket.socket, opened: _Client) -> None:
         """Its handshake, if there is TLS; then it is uvicorn's."""
-        opened = _Client(host)
         lost = partial(self.open.discard, opened)
-        self.open.add(opened)
 
         def connection() -> AdminConnection:
             opened.connection = AdminConnection(self._http, self._state, self.recent, lost, hurries=self._hurries)

@@ -1,10 +1,11 @@
 """What /livez and /readyz check, in terms of what the agent knows."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 
 from headwater.admin.fleet_watch import FleetWatch
 from headwater.admin.health import Check, Health
 from headwater_core.clock import Clock
+from headwater_core.counts import count_text
 from headwater_core.objectstore.store_meter import StoreMeter
 
 BEAT_S = 1.0  # between two beats of the agent's event loop
@@ -27,9 +28,16 @@ class Heartbeat:
 
 
 def agent_health(
-    heartbeat: Heartbeat, *, gateway_listens: Callable[[], bool], store: StoreMeter, fleet: FleetWatch | None, rescan_s: Callable[[], float]
+    heartbeat: Heartbeat,
+    *,
+    gateway_listens: Callable[[], bool],
+    store: StoreMeter,
+    fleet: FleetWatch | None,
+    rescan_s: Callable[[], float],
+    damaged: Callable[[], Mapping[str, Collection[str]]] = dict,
 ) -> Health:
     """
+    damaged   objects whose damage is known, by partition
     fleet     None where there are no log directories: then there is no such check
     rescan_s  how often they are listed, as it is set now
     """
@@ -39,7 +47,13 @@ def agent_health(
     }
     if fleet is not None:
         ready["log_directories"] = lambda: fleet.unreadable(rescan_s())
-    return Health(live={"event_loop": heartbeat.check}, ready=ready)
+    return Health(live={"event_loop": heartbeat.check}, ready=ready, notices={"archive": lambda: _damage(damaged())})
+
+
+def _damage(damaged: Mapping[str, Collection[str]]) -> str:
+    """It fails no check: one damaged object would take every agent that has read it from its clients, with all that is sound."""
+    objects = sum(map(len, damaged.values()))
+    return f"{count_text(objects, 'object')} damaged in the store; `headwater status` says which" if objects else ""
 
 
 def _store_failure(store: StoreMeter) -> str:

@@ -27,7 +27,7 @@ from archival.partition_status import PartitionStatus
 from archival.schedule.scheduler import SchedulerLoad
 from headwater.admin.health import Health
 from headwater.admin.operations import OTHER, VERBS, Operation, OperationState, OperationTally
-from headwater.admin.status_board import UNMEASURED, BoardEntry, StatusBoard
+from headwater.admin.status_board import UNMEASURED, BoardEntry, StatusBoard, state_of
 from headwater.drill.drill_report import DrillOutcome
 from headwater.drill.report_store import LastDrill
 from headwater.gateway.gateway_meter import GatewayMeter
@@ -51,6 +51,7 @@ STATES = (
     "due",
     "waiting",
     "paused",
+    "damaged",
     "excluded",
     "standby",
     "behind",
@@ -83,7 +84,7 @@ class MetricSources:
     board    None, as `load`, where there are no log directories
     operations  that were requested
     failure  why the last step of a partition, or of the log directories as a whole, failed, if it did
-    defects  exceptions that nothing foresees
+    defects  number of unexpected exceptions
     pool     what has gathered to become chunks; None where there are no log directories
     snapshots  of the cluster's metadata; None where this agent takes none
     snapshot_lag_s  for how long its newest state has not been archived
@@ -166,7 +167,8 @@ class AgentCollector(Collector):
 
     def _archive(self, board: StatusBoard) -> Iterator[Metric]:
         entries, now_s = board.entries(), board.clock.monotonic_s()
-        states = Counter(entry.status.state for entry in entries)
+        damaged = self._sources.hydrator.damaged()
+        states = Counter(state_of(entry, damaged) for entry in entries)
         yield _labelled(
             "headwater_partitions", "Partitions in the log directories, by state.", "state", ((each, states[each]) for each in STATES)
         )
@@ -306,6 +308,11 @@ class AgentCollector(Collector):
             ("headwater_skipped_gaps", "Reads that were moved over offsets which no tier holds.", counters.gaps_skipped),
         ):
             yield CounterMetricFamily(name, words, value)
+        yield _gauge(
+            "headwater_damaged_objects",
+            "Number of archived objects that are known to be damaged.",
+            sum(map(len, self._sources.hydrator.damaged().values())),
+        )
         waits = HistogramMetricFamily(
             "headwater_hydration_wait_seconds", "From a reader's need of a chunk that is not in the cache to its arrival.", labels=()
         )

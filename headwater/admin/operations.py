@@ -1,4 +1,4 @@
-"""What is done on request, while it runs and for a while after: how far it is, what came of it, and how to cancel it. In memory alone."""
+"""The operations requested of the agent, while they run and for a while after: progress, outcome and cancellation. In memory alone."""
 
 import re
 import secrets
@@ -15,6 +15,7 @@ import structlog
 from headwater.admin.last_scrub import NO_SCRUB, LastScrub, ScrubRun
 from headwater_core.clock import Clock, SystemClock
 from headwater_core.errors import AlreadyExists, HeadwaterError, TransientError, UsageError
+from headwater_core.redaction import redact_all
 
 OPERATIONS_MAX = 1000  # that have ended and are kept; the oldest one makes room
 KEPT_S = 86_400.0  # one that has ended, at most
@@ -181,7 +182,7 @@ class RunningOperation:
         was_cancelled = self.cancelled.is_set() and isinstance(error, TransientError)
         state = OperationState.CANCELLED if was_cancelled else OperationState.FAILED
         exit_code = error.exit_code if isinstance(error, HeadwaterError) else HeadwaterError.exit_code
-        words = (str(error) or repr(error)).encode("utf-8", "backslashreplace").decode()  # a path in it may be no text
+        words = redact_all(str(error) or repr(error)).encode("utf-8", "backslashreplace").decode()  # a path in it may be no text
         self._registry.finish(self, state, words, exit_code, results or {})
 
 
@@ -235,7 +236,7 @@ class Operations:
             facts = Operation(
                 id=operation_id or self._mint(),
                 verb=verb,
-                arguments=dict(arguments),
+                arguments=redact_all(dict(arguments)),
                 state=OperationState.RUNNING,
                 by=by,
                 started_ms=self._clock.now_ms(),

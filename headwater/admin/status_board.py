@@ -21,7 +21,7 @@ from archival.fleet import PASSES, ArchiverFleet
 from archival.partition_status import NEEDS, KnownHead, PartitionStatus, backlog, status_of, stopped_by
 from archival.plan.offload_trigger import LocalRetention, misfit
 from archival.plan.policy import Policy
-from archival.plan.role import Acting, Standby, archiving_role
+from archival.plan.role import Acting, Standby, Unfit, archiving_role
 from archival.plan.stream_plan import OpenStream
 from archival.watermark import WatermarkOrigin, WatermarkSource
 from headwater_core.clock import Clock
@@ -43,6 +43,7 @@ JOIN_S = 10.0  # between two looks at what is archived and not here
 READ_AGAIN_S = 600.0  # a head that another agent changes, for its size alone
 UNMEASURED = ("standby", "excluded", "recovered", "archive-only")  # another agent archives it, nobody does, or no broker writes it
 ARCHIVE_ONLY = "archive-only"
+DAMAGED = "damaged"
 
 _NOT_YET = "not looked at yet"
 
@@ -156,6 +157,12 @@ class BoardEntry:
         if not self.status.lag_bytes or self.status.lag_s is None:
             return self.status.lag_s
         return self.status.lag_s + now_s - self.at_s
+
+
+def state_of(entry: BoardEntry, damaged: Collection[str]) -> str:
+    """Return its state, which is `damaged` where nothing more urgent is known. damaged: folders of partitions with damaged objects"""
+    is_damaged = entry.folder in damaged and entry.status.state in ("archived", "due", "waiting", "paused")
+    return DAMAGED if is_damaged else entry.status.state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -580,14 +587,15 @@ class StatusBoard:
             trigger_trouble=misfit(policy.triggers, LocalRetention.of(log)),
         )
         acting = archiving_role(log)
+        stands_by = isinstance(acting, Standby) and not isinstance(acting, Unfit)
         if offsets is None:
             state, reason = "unknown", passing or _NOT_YET
-            if trouble and not isinstance(acting, Standby):
+            if trouble and not stands_by:
                 state, reason = stopped_by(trouble), trouble
             elif policy.is_excluded:
                 state, reason = "excluded", policy.off
             elif isinstance(acting, Standby):
-                state, reason = "standby", acting.reason
+                state, reason = "standby" if stands_by else "stopped", acting.reason
             elif policy.off:
                 state, reason = "paused" if policy.is_paused else "waiting", policy.off
             return BoardEntry(replace(status, state=state, reason=reason), at_s, at_s)
@@ -602,12 +610,12 @@ class StatusBoard:
         verdict = before.verdict if before is not None and is_as_before else None
         if verdict is not None and verdict.role != acting:
             verdict = None
-        if trouble and not isinstance(acting, Standby):
+        if trouble and not stands_by:
             state, reason = stopped_by(trouble), trouble
         elif policy.is_excluded:
             state, reason = "excluded", policy.off
         elif isinstance(acting, Standby):
-            state, reason = "standby", acting.reason
+            state, reason = "standby" if stands_by else "stopped", acting.reason
         elif verdict is not None:
             state, reason = verdict.state, verdict.reason
         elif policy.is_paused:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from headwater.admin.metrics import STALLED
-from headwater.admin.status_board import UNMEASURED, BoardEntry
+from headwater.admin.status_board import DAMAGED, UNMEASURED, BoardEntry, state_of
 from headwater.drill.report_store import LastDrill
 from headwater_core.partition import PartitionId
 
@@ -45,6 +45,7 @@ class PartitionRow(msgspec.Struct, frozen=True, kw_only=True):
     stream_trouble  why streaming offload takes nothing more of it for now; "" where it does, or it is not streamed
     merge_trouble   why what is to become one object, such as the chunks of a full segment, does not; "" where it does
     collection_trouble  why nothing that is not listed is deleted, or not all, until a person acts; "" where all is
+    damage          which of its objects are known to be damaged, and what to do; "" where none is
     store_try_ms    when the agent tries the store again, which it leaves alone until then
     high_watermark_source  who said the high watermark: `broker`, `checkpoint`, or nobody; high_watermark_age_s: how long ago
     age_s           how long ago all of this was last seen to be so
@@ -76,6 +77,7 @@ class PartitionRow(msgspec.Struct, frozen=True, kw_only=True):
     stream_trouble: str
     merge_trouble: str
     collection_trouble: str
+    damage: str
     store_try_ms: int | None
     high_watermark_source: str
     high_watermark_age_s: float | None
@@ -131,6 +133,18 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
     failed_ms: int | None
 
 
+class Outage(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    what      `store` or `broker`
+    since_ms  when it last answered, or was first called in vain, milliseconds since the epoch
+    reason    of the last call that failed
+    """
+
+    what: str
+    since_ms: int
+    reason: str
+
+
 class StatusPage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
     at_ms       when this was answered, milliseconds since the epoch
@@ -139,6 +153,7 @@ class StatusPage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     listed      have the log directories been listed? Until then there may be partitions here that are not known
     unseen      partitions to which something has happened that was not looked at yet
     store_failing_s  how long the store has answered no call of the agent's; 0 while it answers, and while it is not called
+    outages     what does not answer, or refuses, though it is called; absent while all answers
     damaged_topics   whose documents in the bucket cannot be read, and why: some of their partitions may be missing here
     cluster     absent where this agent archives none, or knows nothing of it yet
     topics      by name; absent with ?partitions=true
@@ -154,6 +169,7 @@ class StatusPage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     unseen: int
     store_failing_s: float
     damaged_topics: dict[str, str]
+    outages: list[Outage] | msgspec.UnsetType = msgspec.UNSET
     cluster: ClusterFacts | msgspec.UnsetType = msgspec.UNSET
     topics: list[TopicRow] | msgspec.UnsetType = msgspec.UNSET
     partitions: list[PartitionRow] | msgspec.UnsetType = msgspec.UNSET
@@ -169,6 +185,7 @@ class PageFacts:
     store_try_ms  see PartitionRow
     held_back     the same in words; "" while the store answers
     collection_troubles  by partition: see PartitionRow
+    damage        by the folder of the cache: see PartitionRow
     others        see StatusPage
     """
 
@@ -179,7 +196,9 @@ class PageFacts:
     store_try_ms: int | None = None
     held_back: str = ""
     store_failing_s: float = 0.0
+    outages: Sequence[Outage] = ()
     collection_troubles: Mapping[PartitionId, str] = field(default_factory=dict)
+    damage: Mapping[str, str] = field(default_factory=dict)
     damaged_topics: Mapping[str, str] = field(default_factory=dict)
     cluster: ClusterFacts | None = None
     last_drill: LastDrill | None = None
@@ -221,7 +240,7 @@ _key = attrgetter("status.topic", "status.partition")  # which sorts ten thousan
 
 def page_of(entries: Iterable[BoardEntry], query: StatusQuery, facts: PageFacts = NO_FACTS, *, now_s: float, at_ms: int) -> StatusPage:
     """now_s: of the board's clock"""
-    found = sorted(entries if query.is_of_all else (entry for entry in entries if _is_wanted(entry, query, now_s)), key=_key)
+    found = sorted(entries if query.is_of_all else (entry for entry in entries if _is_wanted(entry, query, facts, now_s)), key=_key)
     start = query.after or StatusKey("", -1)
     topics: list[TopicRow] | msgspec.UnsetType = msgspec.UNSET
     rows: list[PartitionRow] | msgspec.UnsetType = msgspec.UNSET
@@ -250,6 +269,7 @@ def page_of(entries: Iterable[BoardEntry], query: StatusQuery, facts: PageFacts 
         unseen=facts.unseen,
         store_failing_s=round(facts.store_failing_s, 3),
         damaged_topics=dict(sorted(facts.damaged_topics.items())[:DAMAGED_MAX]),
+        outages=list(facts.outages) or msgspec.UNSET,
         cluster=facts.cluster or msgspec.UNSET,
         topics=topics,
         partitions=rows,
@@ -258,8 +278,8 @@ def page_of(entries: Iterable[BoardEntry], query: StatusQuery, facts: PageFacts 
     )
 
 
-def _is_wanted(entry: BoardEntry, query: StatusQuery, now_s: float) -> bool:
-    if query.states and entry.status.state not in query.states:
+def _is_wanted(entry: BoardEntry, query: StatusQuery, facts: PageFacts, now_s: float) -> bool:
+    if query.states and state_of(entry, facts.damage) not in query.states:
         return False
     if (query.topic is not None or query.partition is not None) and not query.names(entry.place):
         return False
@@ -280,7 +300,7 @@ def sum_of(entries: Iterable[BoardEntry], facts: PageFacts, now_s: float) -> Sta
     lag_s, worst, seen_s, cached = 0.0, None, now_s, facts.cached_bytes
     for entry in entries:
         status = entry.status
-        states[status.state] += 1
+        states[state_of(entry, facts.damage) if facts.damage else status.state] += 1
         if entry.now_s < seen_s:
             seen_s = entry.now_s
         if cached:
@@ -314,12 +334,20 @@ def sum_of(entries: Iterable[BoardEntry], facts: PageFacts, now_s: float) -> Sta
 
 
 def _topic(topic: str, entries: Sequence[BoardEntry], facts: PageFacts, now_s: float) -> TopicRow:
-    def urgency(entry: BoardEntry) -> tuple[bool, float]:
+    def urgency(entry: BoardEntry) -> tuple[bool, bool, float]:
         lag_s = entry.lag_s(now_s) if _is_measured(entry) else 0.0
-        return entry.status.state in STALLED, math.inf if lag_s is None else lag_s
+        return entry.status.state in STALLED, entry.folder in facts.damage, math.inf if lag_s is None else lag_s
 
-    first = max(entries, key=urgency).status
-    return TopicRow(**msgspec.structs.asdict(sum_of(entries, facts, now_s)), topic=topic, state=first.state, reason=first.reason)
+    first = max(entries, key=urgency)
+    state, reason = state_of(first, facts.damage), _reason(first, facts)
+    return TopicRow(**msgspec.structs.asdict(sum_of(entries, facts, now_s)), topic=topic, state=state, reason=reason)
+
+
+def _reason(entry: BoardEntry, facts: PageFacts) -> str:
+    """The reason of its state: of `damaged`, what is damaged comes before what archiving waits for."""
+    if state_of(entry, facts.damage) != DAMAGED:
+        return entry.status.reason
+    return "; ".join(filter(None, (facts.damage[entry.folder], entry.status.reason)))
 
 
 def _cached(entry: BoardEntry, facts: PageFacts) -> int:
@@ -327,7 +355,7 @@ def _cached(entry: BoardEntry, facts: PageFacts) -> int:
 
 
 def row_of(entry: BoardEntry, facts: PageFacts, now_s: float) -> PartitionRow:
-    status, lag_s = entry.status, entry.lag_s(now_s)
+    status, lag_s, reason = entry.status, entry.lag_s(now_s), _reason(entry, facts)
     is_held_back = facts.held_back and status.state in ("due", "unknown")
     return PartitionRow(
         topic=status.topic,
@@ -343,8 +371,8 @@ def row_of(entry: BoardEntry, facts: PageFacts, now_s: float) -> PartitionRow:
         objects=status.objects if entry.is_sized else None,
         cached_bytes=_cached(entry, facts),
         known_age_s=None if status.known_age_s is None else round(status.known_age_s + now_s - entry.at_s, 3),
-        state=status.state,
-        reason=f"{status.reason}; {facts.held_back}" if is_held_back else status.reason,
+        state=state_of(entry, facts.damage),
+        reason=f"{reason}; {facts.held_back}" if is_held_back else reason,
         released_end=status.released_end,
         released_bytes=status.released_bytes,
         release_reason=status.release_reason,
@@ -356,6 +384,7 @@ def row_of(entry: BoardEntry, facts: PageFacts, now_s: float) -> PartitionRow:
         stream_trouble=status.stream_trouble,
         merge_trouble=status.merge_trouble,
         collection_trouble=facts.collection_troubles.get(entry.partition, "") if entry.partition is not None else "",
+        damage=facts.damage.get(entry.folder, ""),
         store_try_ms=facts.store_try_ms,
         high_watermark_source=status.high_watermark_source,
         high_watermark_age_s=None if entry.said_s is None else round(max(0.0, now_s - entry.said_s), 3),

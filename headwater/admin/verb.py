@@ -1,4 +1,4 @@
-"""What the agent does on request: a name, its arguments, and the work as rows."""
+"""An operation that may be requested of the agent: a name, its arguments, and the work as rows."""
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass

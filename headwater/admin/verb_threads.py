@@ -1,4 +1,4 @@
-"""The threads in which the agent does what is requested: each operation in one of them, from its begin to its end."""
+"""The threads that carry out what is requested of the agent: each operation in one of them, from its begin to its end."""
 
 import json
 import threading

@@ -104,6 +104,7 @@ class BrokerClient:
         self._idle: list[_Idle] = []
         self._failures, self._again_s = 0, 0.0
         self._reason = ""
+        self._silent_from_s = 0.0
         self._closed = False
 
     def close(self) -> None:
@@ -111,6 +112,11 @@ class BrokerClient:
             self._closed, idle, self._idle = True, self._idle, []
         for each in idle:
             each.connection.close()
+
+    def outage(self) -> tuple[float, str] | None:
+        """Return for how many seconds it has not answered, and why; None while it answers, or before the first request."""
+        with self._lock:
+            return (self._clock.monotonic_s() - self._silent_from_s, self._reason) if self._reason else None
 
     def committed(self, places: Collection[TopicPartition]) -> Mapping[TopicPartition, CommittedEnd]:
         """See archival.broker.broker_view.Broker. The offsets are asked first, then what the names mean: a name that means the same
@@ -183,6 +189,8 @@ class BrokerClient:
     def _failed(self, error: HeadwaterError) -> None:
         with self._lock:
             was_silent, self._reason = bool(self._reason), str(error)
+            if not was_silent:
+                self._silent_from_s = self._clock.monotonic_s()
             self._again_s = self._clock.monotonic_s() + min(PAUSE_MAX_S, PAUSE_S * 2.0 ** min(self._failures, 10))
             self._failures += 1
             others, self._idle = self._idle, []

@@ -9,6 +9,7 @@ from headwater.columns import Column, as_end, as_size
 from headwater.options import configured, selection_argument
 from headwater.output import emit, format_option, say
 from headwater.units import parse_duration, size_text
+from headwater_core.counts import count_text
 
 if TYPE_CHECKING:
     from headwater.config import Config
@@ -83,7 +84,8 @@ def _do(config: "Config", order: "PassRequest", dry_run: bool, form: str) -> Non
             rows.sort(key=lambda row: (row["topic"], row["partition"]))
             emit(form, COLUMNS, rows if form != "table" else _done(rows))
             objects, archived, released = (sum(row[key] for row in rows) for key in ("objects", "archived_bytes", "released_bytes"))
-            say(f"{len(rows)} partitions, {objects} objects, {size_text(archived)} archived, {size_text(released)} released")
+            counts = f"{count_text(len(rows), 'partition')}, {count_text(objects, 'object')}"
+            say(f"{counts}, {size_text(archived)} archived, {size_text(released)} released")
 
 
 def _done(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -94,7 +94,7 @@ def _play(root: Path, keep_running: bool, form: str) -> None:
     console = Console(width=width, quiet=form != "table", highlight=False)
     stage = Demo(root, lambda title, total, sizes: progress(title, total, sizes=sizes))
     started = time.monotonic()
-    console.print("[bold]Headwater[/] archives partitioned logs to object storage and brings them back. Watch:\n")
+    console.print("[bold]Headwater[/] archives Kafka topics to object storage and restores them. Watch:\n")
     acts = []
     for act in stage.play():
         acts.append(asdict(act))

@@ -11,6 +11,7 @@ from headwater.columns import Column, as_size
 from headwater.options import configured
 from headwater.output import emit, emit_document, format_option, progress, say
 from headwater.units import parse_size, size_text
+from headwater_core.counts import count_text
 from headwater_core.errors import NothingExamined, Partial, UsageError, VerificationFailed
 
 if TYPE_CHECKING:
@@ -161,20 +162,20 @@ def _show(prepared: "Prepared", form: str) -> None:
         say(f"already known: {finding}")
     whole = prepared.whole
     say(
-        f"would restore {size_text(prepared.size_bytes)} of {size_text(whole.size_bytes)}, {len(rows)} partitions, with --seed "
-        f"{prepared.request.seed}"
+        f"would restore {size_text(prepared.size_bytes)} of {size_text(whole.size_bytes)}, {count_text(len(rows), 'partition')}, with "
+        f"--seed {prepared.request.seed}"
     )
     for each in whole.left_out:
         say(f"left out: {each}")
     for transaction in whole.torn:
         say(transaction)
     if prepared.findings:
-        raise VerificationFailed(f"the drill would fail: {len(prepared.findings)} findings are known already")
+        raise VerificationFailed(f"the drill would fail: {count_text(len(prepared.findings), 'problem')} known already")
     if not rows:
         raise NothingExamined("the drill would compare nothing, which proves nothing")
-    lacks = [f"{len(whole.left_out)} parts of the archive are left out of a recovery"] if whole.left_out else []
+    lacks = [f"left out of a recovery: {count_text(len(whole.left_out), 'part')} of the archive"] if whole.left_out else []
     if whole.cut and whole.cut.torn:
-        lacks.append(f"{len(whole.cut.torn)} transactions come back in part")
+        lacks.append(f"restored in part: {count_text(len(whole.cut.torn), 'transaction')}")
     if lacks:
         raise Partial("; ".join(lacks))
 

@@ -10,6 +10,7 @@ from headwater.columns import Column, as_size
 from headwater.options import configured, parse_selection
 from headwater.output import emit, format_option, say
 from headwater.units import duration_text, size_text
+from headwater_core.counts import count_text
 from headwater_core.errors import TransientError, Unauthorised, UsageError
 from headwater_core.partition import TopicPartition
 
@@ -68,20 +69,29 @@ def explain(config: "Config", selection: tuple[TopicPartition, int | None], form
     \b
     Exit codes:
       0  it is explained
-      5  the bucket did not answer: what is not listed may be archived or not
+      5  the bucket did not answer: what is known without it is shown
       6  the partition is neither local nor archived
     """
     place, offset = selection
-    rows = _ask(config, place, offset)
+    rows: list[dict[str, Any]] = []
+    away: TransientError | Unauthorised | None = None
+    try:
+        rows.extend(_ask(config, place, offset))
+    except (TransientError, Unauthorised) as error:
+        if not rows:
+            raise
+        away = type(error)(f"{error}; shown is what is known without it")
     if form != "table":
         emit(form, (), rows)
     elif offset is None:
-        shown = list(rows)
-        emit(form, RANGES, map(_with_times, shown))
-        count = f"{len(shown)} range{'s' * (len(shown) != 1)}, {size_text(sum(row['size_bytes'] or 0 for row in shown))} not archived"
-        say(count if shown else "every local byte is archived")
+        emit(form, RANGES, map(_with_times, rows))
+        count = f"{count_text(len(rows), 'range')}, {size_text(sum(row['size_bytes'] or 0 for row in rows))} not archived"
+        if away is None:
+            say(count if rows else "every local byte is archived")
     else:
         emit(form, OFFSET, [line for row in rows for line in _facts(row)])
+    if away is not None:
+        raise away
 
 
 def _ask(config: "Config", place: TopicPartition, offset: int | None) -> Iterator[dict[str, Any]]:

@@ -12,6 +12,7 @@ from headwater.job_options import place_of, placed
 from headwater.options import configured, isolation_option
 from headwater.output import emit, format_option, progress, say, summarise
 from headwater.units import parse_size, size_text
+from headwater_core.counts import count_text
 from headwater_core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -223,7 +224,12 @@ def _to_table(
                 done = work.run(operation.beside(shown.advance))
             facts = {"table": table, "ranges": done.ranges, "commits": done.commits}
             operation.results = {"ranges": done.ranges, "commits": done.commits}
-            _report(form, facts, done.failed, f"exported {done.ranges} ranges into {table} in {done.commits} commits")
+            _report(
+                form,
+                facts,
+                done.failed,
+                f"exported {count_text(done.ranges, 'range')} into {table} in {count_text(done.commits, 'commit')}",
+            )
 
 
 def _report(form: str, facts: dict[str, Any], failed: "Sequence[Failure]", said: str) -> None:
@@ -242,7 +248,7 @@ def _report(form: str, facts: dict[str, Any], failed: "Sequence[Failure]", said:
 def _show(form: str, splits: "Iterable[Split]", size_bytes: int, failures: "Sequence[Failure]") -> None:
     rows = [_row(split) for split in splits]
     emit(form, RANGES, rows)
-    say(f"would export {len(rows)} ranges, {size_text(size_bytes)} of the archive")
+    say(f"would export {count_text(len(rows), 'range')}, {size_text(size_bytes)} of the archive")
     for each in failures:
         say(f"would not export {each.topic}{'' if each.partition is None else f':{each.partition}'}: {each.error}")
 

@@ -9,6 +9,7 @@ from headwater.columns import Column, as_size
 from headwater.options import IncarnationSelection, configured, parse_incarnation_selection, selection_argument
 from headwater.output import emit, format_option, say
 from headwater.units import size_text
+from headwater_core.counts import count_text
 from headwater_core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -105,9 +106,9 @@ def collect(config: "Config", request: "CollectionRequest", form: str) -> None:
                 name: sum(row[name] for row in rows) for name in ("trimmed_bytes", "orphans", "orphan_bytes", "deleted", "deleted_bytes")
             }
             trimmed = f"{size_text(sums['trimmed_bytes'])} {'would be trimmed' if request.dry_run else 'trimmed'}"
-            orphans = f"{sums['orphans']} orphans of {size_text(sums['orphan_bytes'])}"
+            orphans = f"{count_text(sums['orphans'], 'orphan')} of {size_text(sums['orphan_bytes'])}"
             deleted = f"{sums['deleted']} of them deleted, {size_text(sums['deleted_bytes'])}"
-            say(f"{len(rows)} partitions, {trimmed}, {orphans}, {'nothing was changed' if request.dry_run else deleted}")
+            say(f"{count_text(len(rows), 'partition')}, {trimmed}, {orphans}, {'nothing was changed' if request.dry_run else deleted}")
 
 
 def _notable(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

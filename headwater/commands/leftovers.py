@@ -9,6 +9,7 @@ from headwater.columns import Column, as_size
 from headwater.commands.gc import collect, confirm, yes_option
 from headwater.options import configured, selection_argument
 from headwater.output import emit, format_option, say
+from headwater_core.counts import count_text
 from headwater_core.errors import CorruptData, ForeignOwner, NotFound, Partial, UnsupportedFormat
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def pending(config: "Config", selection: str | None, remove: bool, yes: bool, fo
     assigned is being written, or will be: an object, or with layout = "chunks" a segment, whose chunks so far are counted; failed is
     written again under another name; left is an object that is in the bucket and nothing lists. Nothing of all that is part of the
     archive. Chunks that are left are not shown: their names do not say of which topic they are, if several had the same name.
-    With --remove all that is left, chunks too, is deleted once it has been so for archival.reader_lease (24 h).
+    With --remove all of it, chunks too, is deleted once nothing has referred to it for archival.reader_lease (24 h).
 
     \b
     Example:
@@ -65,7 +66,7 @@ def pending(config: "Config", selection: str | None, remove: bool, yes: bool, fo
         confirm("this deletes objects that nothing refers to, and applies the archive's retention", selection or "everything", yes)
         collect(config, CollectionRequest(selection=selection), form)
     if problems:
-        raise Partial(f"{len(problems)} manifests in the archive cannot be read; `headwater verify` shows what is wrong")
+        raise Partial(f"{count_text(len(problems), 'manifest')} in the archive cannot be read; `headwater verify` shows what is wrong")
 
 
 def _rows(bucket: "Bucket", selection: str | None, problems: list[str]) -> Iterator[dict[str, Any]]:

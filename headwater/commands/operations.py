@@ -9,7 +9,7 @@ import click
 from headwater.columns import Column
 from headwater.options import configured
 from headwater.output import emit, format_option, say
-from headwater.units import duration_text
+from headwater.units import duration_text, size_text
 from headwater_core.clock import time_text
 
 if TYPE_CHECKING:
@@ -35,10 +35,10 @@ FACTS = (Column("what", "what"), Column("is", "is", free=True))
 
 @click.group()
 def operations() -> None:
-    """List, show or cancel what the agent on the data directory does on request.
+    """List, show or cancel operations requested of the agent.
 
-    Each command that passes its work to the agent is an operation, and so is each request to its API. The agent knows those that
-    run, and for a day the last 1,000 that have ended. A command's error names its operation.
+    Each command that passes its work to the agent on the data directory is an operation, and so is each request to its API. The
+    agent knows those that run, and for a day the last 1,000 that have ended. A command's error names its operation.
     """
 
 
@@ -171,10 +171,11 @@ def _print(found: dict[str, Any], form: str) -> None:
 def _line(found: dict[str, Any]) -> dict[str, Any]:
     """As people read it."""
     ended_ms, total = found["ended_ms"], found["total"]
+    amount = size_text if found["unit"] == "bytes" else str
     return found | {
         "state": "cancelling" if found["cancelling"] else found["state"],
         "arguments": _arguments(found),
-        "progress": str(found["done"]) if total is None else f"{found['done']} of {total}",
+        "progress": amount(found["done"]) if total is None else f"{amount(found['done'])} of {amount(total)}",
         "left": "" if found["eta_s"] is None else duration_text(found["eta_s"]),
         "took": "" if ended_ms is None else duration_text(max(0, ended_ms - found["started_ms"]) / 1000),
         "error": found["error"] or "",
@@ -189,17 +190,23 @@ def _facts(found: dict[str, Any]) -> Iterator[dict[str, str]]:
         ("verb", f"{found['verb']} {line['arguments']}".rstrip()),
         ("by", found["by"]),
         ("state", line["state"]),
-        ("done", f"{line['progress']} {found['unit']}"),
+        ("done", line["progress"] if found["unit"] == "bytes" else f"{line['progress']} {found['unit']}"),
         ("left", line["left"]),
         ("started", time_text(found["started_ms"])),
         ("ended", "" if found["ended_ms"] is None else time_text(found["ended_ms"])),
         ("took", line["took"]),
         ("error", line["error"]),
         ("exit code", "" if found["exit_code"] is None else str(found["exit_code"])),
-        *((name.replace("_", " "), str(value)) for name, value in found["results"].items()),
+        *(_result(name, value) for name, value in found["results"].items()),
     ):
         if value:
             yield {"what": what, "is": value}
+
+
+def _result(name: str, value: Any) -> tuple[str, str]:
+    if name.endswith("_bytes") and isinstance(value, int):
+        return name.removesuffix("_bytes").replace("_", " "), size_text(value)
+    return name.replace("_", " "), str(value)
 
 
 def _arguments(found: dict[str, Any]) -> str:

@@ -62,6 +62,7 @@ def _do(config: "Config", request: dict[str, Any], dry_run: bool, form: str, *, 
     from headwater.agent_api import AgentApi, NoAgent, tell_late_agent
     from headwater.command_operation import begin_operation
     from headwater.pause_change import PauseChange, pause_rows
+    from headwater.status_answer import absence_note
     from headwater.store_identity import check_belongs
     from headwater.wiring import open_bucket
     from headwater_core.clock import time_text
@@ -83,3 +84,5 @@ def _do(config: "Config", request: dict[str, Any], dry_run: bool, form: str, *, 
     emit(form, COLUMNS, rows if form != "table" else [row | {"since": time_text(row["since_ms"])} for row in rows])
     if not rows:
         say("nothing is paused")
+    if change.selection is not None and (note := absence_note(config, change.selection)):
+        say(note)

@@ -13,7 +13,7 @@ def recover() -> None:
     """Rebuild a broker's log directory from the bucket alone.
 
     `plan` shows what a recovery would do, `apply` does it, `status` shows its progress and what is held back, `finish` puts that back.
-    With --running topics come back in a cluster that runs; there `place` moves what was recovered into the brokers' log directories.
+    With --running topics are restored into a running cluster; there `place` moves what was recovered into the brokers' log directories.
 
     \b
     Example:

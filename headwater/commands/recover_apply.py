@@ -15,6 +15,7 @@ from headwater.output import emit, format_option, progress, say
 from headwater.recovery_options import ApplyOptions, apply_options, cluster_request, into_option, topic_request
 from headwater.recovery_text import RECOVERED, check_complete, conclude, planned_rows, say_forecast, say_what_next, show_plan_table
 from headwater.units import duration_text, size_text
+from headwater_core.counts import count_text
 from headwater_core.errors import HeadwaterError, Locked, UsageError
 
 if TYPE_CHECKING:
@@ -222,7 +223,7 @@ def _apply(
             say(f"note: {note}")
         took = duration_text((done.finished_ms - done.started_ms) / 1000)
         how = "finished before, nothing was done" if done.again else f"verified, {took}"
-        amount = f"{done.records} records, {size_text(done.size_bytes)}"
+        amount = f"{count_text(done.records, 'record')}, {size_text(done.size_bytes)}"
         say(f"{amount} in {done.into}, cluster id {done.cluster_id}, node id {done.node_id}: {how}")
         if not done.again:
             say_what_next(done)

@@ -9,6 +9,7 @@ import click
 from headwater.columns import Column, as_size
 from headwater.options import configured
 from headwater.output import emit, format_option, say
+from headwater_core.counts import count_text
 from headwater_core.errors import NotFound, Partial, UsageError, VerificationFailed
 
 if TYPE_CHECKING:
@@ -70,14 +71,14 @@ def finish(config: "Config", into: Path | None, bootstrap_servers: str | None, u
     emit(form, columns, shown)
     if done.left:
         say("note: settings of remote storage are held back: give them to the topics yourself once brokers have a remote tier")
-    say(f"{len(done.put_back)} settings are put back" + (", and were before: nothing was done" if done.again else ""))
+    say(f"put back: {count_text(len(done.put_back), 'setting')}" + (", before this run: nothing was done" if done.again else ""))
     if done.unreported:
         say(f"note: the bucket does not record it, run the same command again: {done.unreported}")
     for why in done.unlike.values():
         say(f"{'passed over' if unchecked else 'not put back'}: {why}")
     if done.unlike and not unchecked:
         raise Partial(
-            f"{len(done.unlike)} topics are not as they were recovered: nothing was put back there; --unchecked does it all the same"
+            f"not as recovered: {count_text(len(done.unlike), 'topic')}; nothing was put back there; --unchecked does it all the same"
         )
     if running is not None:
         write_reassignment(into, running)

@@ -10,6 +10,7 @@ from headwater.columns import Column, as_size
 from headwater.options import configured, from_option, isolation_option, to_option
 from headwater.output import emit, format_option, progress, say
 from headwater.units import duration_text, parse_size, parse_time, size_text
+from headwater_core.counts import count_text
 from headwater_core.errors import Partial, UsageError
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ def scan(
     if dry_run:
         rows = _plan_rows(plan)
         emit(form, _PLAN, rows)
-        say(f"would read {size_text(plan.size_bytes)} of {len(rows)} partitions in {len(plan.splits)} splits")
+        say(f"would read {size_text(plan.size_bytes)} of {count_text(len(rows), 'partition')} in {count_text(len(plan.splits), 'split')}")
         return
     started_s = clock.monotonic_s()
     with reported(config.node.data_dir, "scan", {"topics": topics, "to": str(target)}, plan.size_bytes) as operation:
@@ -132,12 +133,15 @@ def scan(
         if form != "table":
             emit(form, (), [_summary(plan, written, target, elapsed_s)])
         say(
-            f"{written.counters.rows} records of {len(plan.ranges)} partitions in {written.files} files, {size_text(written.size_bytes)}"
+            f"{count_text(written.counters.rows, 'record')} of {count_text(len(plan.ranges), 'partition')} in "
+            f"{count_text(written.files, 'file')}, {size_text(written.size_bytes)}"
             f" ({size_text(written.counters.bytes_fetched)} fetched, {duration_text(elapsed_s)})"
         )
         if written.counters.damaged or plan.lost:
             documents = f" and {len(plan.lost)} topics or partitions with damaged manifests" if plan.lost else ""
-            raise Partial(f"{written.counters.damaged} damaged ranges{documents} were left out; they are listed in {quarantine_path}")
+            raise Partial(
+                f"{count_text(written.counters.damaged, 'damaged range')}{documents} were left out; they are listed in {quarantine_path}"
+            )
 
 
 def _advice() -> "Advice":

@@ -10,6 +10,7 @@ from headwater.job_options import placed
 from headwater.options import configured, parse_selection, selection_argument
 from headwater.output import emit, format_option, progress, say, summarise
 from headwater.units import parse_duration, size_text
+from headwater_core.counts import count_text
 from headwater_core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def scrub(
         due_bytes = sum(check.entry.size_bytes for check in due)
         if form != "table":
             summarise({"store": store.url, "due": len(due), "due_bytes": due_bytes, "skipped": work.report.skipped})
-        say(f"would examine {len(due)} objects, {size_text(due_bytes)}, of {work.report.partitions} partitions")
+        say(f"would examine {count_text(len(due), 'object')}, {size_text(due_bytes)}, of {count_text(work.report.partitions, 'partition')}")
         return
     with reported(
         config.node.data_dir, "scrub", {"selection": selection, "sample": sample}, work.size_bytes, store_overrides(config)
@@ -107,7 +108,8 @@ def scrub(
         elif rows or form == "jsonl":
             emit(form, FINDINGS, rows)
         skipped = f", {report.skipped} were not due" if report.skipped else ""
-        say(f"examined {report.examined} objects of {report.partitions} partitions, read {size_text(report.read_bytes)}{skipped}")
+        objects, partitions = count_text(report.examined, "object"), count_text(report.partitions, "partition")
+        say(f"examined {objects} of {partitions}, read {size_text(report.read_bytes)}{skipped}")
         verdict = report.verdict(store.url)
         if verdict:
             raise verdict

@@ -14,12 +14,13 @@ from headwater_core.errors import Partial, TransientError, UsageError
 
 if TYPE_CHECKING:
     from headwater.config import Config
+    from headwater.status_answer import StatusAnswer
 
 INTERVAL = "5s"
 INTERVAL_MIN_S = 0.5  # without an agent each refresh sends requests to the store
-_LINES_AROUND = 5  # of a watched table: its title, the summary, what went wrong, the cursor
+_LINES_AROUND = 7  # of a watched table: its title, what is away, the summary, what went wrong, the cursor
 PARTITIONS = (
-    Column("topic", "topic"),
+    Column("topic", "topic", shrinks=True),
     Column("partition", "partition", numeric=True),
     Column("archive_start", "archive start", numeric=True, leaves=3),
     Column("local_start", "local start", numeric=True, leaves=2),
@@ -32,7 +33,7 @@ PARTITIONS = (
     Column("reason", "reason", free=True),
 )
 TOPICS = (
-    Column("topic", "topic"),
+    Column("topic", "topic", shrinks=True),
     Column("partitions", "partitions", numeric=True),
     Column("current", "current", numeric=True),
     Column("archived_bytes", "archived", numeric=True, leaves=2),
@@ -91,9 +92,8 @@ def status(
         _watch(partial(_look, config, selection, with_cluster=selection is None), show, interval or INTERVAL)
     if interval is not None:
         raise UsageError("--interval needs --watch")
-    rows = _look(
-        config, selection, show if form == "table" else partial(emit, form, ()), with_cluster=form == "table" and selection is None
-    )
+    is_table = form == "table"
+    rows = _look(config, selection, show if is_table else partial(_print, form), with_cluster=is_table and selection is None)
     if lag_max_s is not None:
         from headwater.overview import check_lag
 
@@ -101,13 +101,13 @@ def status(
 
 
 def _look(
-    config: "Config", selection: str | None, show: Callable[[list[dict[str, Any]]], None], *, with_cluster: bool = False
+    config: "Config", selection: str | None, show: Callable[["StatusAnswer"], None], *, with_cluster: bool = False
 ) -> list[dict[str, Any]]:
     """The rows, shown also when an error follows. with_cluster: say how old the snapshot of the cluster's metadata is"""
     from headwater.status_answer import find_status
 
     answer = find_status(config, selection)
-    show(answer.rows)
+    show(answer)
     if answer.cluster and with_cluster:
         say(answer.cluster)
     if answer.note:
@@ -117,13 +117,22 @@ def _look(
     return answer.rows
 
 
-def _show(config: "Config", rows: list[dict[str, Any]], *, by_partition: bool, explained: bool, **how: Any) -> None:
-    """As a table. how: arguments of `emit`."""
+def _print(form: str, answer: "StatusAnswer") -> None:
+    emit(form, (), answer.rows)
+    for outage in answer.outages:
+        say(outage)
+
+
+def _show(config: "Config", answer: "StatusAnswer", *, by_partition: bool, explained: bool, **how: Any) -> None:
+    """As a table, below what is away. how: arguments of `emit`."""
     from headwater.drill.report_store import ReportStore
     from headwater.drill_text import drill_summary
     from headwater.overview import partition_rows, summary, topic_rows
     from headwater_core.clock import SystemClock
 
+    rows = answer.rows
+    for outage in answer.outages:
+        say(outage)
     if by_partition:
         emit("table", PARTITIONS, partition_rows(rows, explained=explained), **how)
     else:
@@ -134,7 +143,7 @@ def _show(config: "Config", rows: list[dict[str, Any]], *, by_partition: bool, e
         say(drill_summary(last, SystemClock().now_ms()))
 
 
-def _watch(look: Callable[[Callable[[list[dict[str, Any]]], None]], object], show: Callable[..., None], interval: str) -> NoReturn:
+def _watch(look: Callable[[Callable[["StatusAnswer"], None]], object], show: Callable[..., None], interval: str) -> NoReturn:
     """On a terminal each table replaces the one before; elsewhere it follows it."""
     import shutil
     import time
@@ -144,10 +153,10 @@ def _watch(look: Callable[[Callable[[list[dict[str, Any]]], None]], object], sho
     if interval_s < INTERVAL_MIN_S:
         raise UsageError(f"--interval {interval}: at least {INTERVAL_MIN_S:g} s")
 
-    def redraw(rows: list[dict[str, Any]]) -> None:
+    def redraw(answer: "StatusAnswer") -> None:
         click.clear()  # does nothing but on a terminal
         title = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}, again every {interval}; Ctrl-C ends it"
-        show(rows, title=title, lines_max=shutil.get_terminal_size().lines - _LINES_AROUND, ends_with_reader=True)
+        show(answer, title=title, lines_max=shutil.get_terminal_size().lines - _LINES_AROUND, ends_with_reader=True)
 
     while True:
         try:

@@ -14,6 +14,7 @@ from headwater.commands.leftovers import pending
 from headwater.options import IncarnationSelection, configured, parse_incarnation_selection
 from headwater.output import emit, format_option, say
 from headwater_core.clock import time_text
+from headwater_core.counts import count_text
 from headwater_core.errors import CorruptData, ForeignOwner, NotFound, Partial, UnsupportedFormat, UsageError
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ def _check_all_shown(problems: list[str]) -> None:
     for each in problems:
         say(f"not shown: {each}")
     if problems:
-        raise Partial(f"{len(problems)} manifests in the archive cannot be read; `headwater verify` shows what is wrong")
+        raise Partial(f"{count_text(len(problems), 'manifest')} in the archive cannot be read; `headwater verify` shows what is wrong")
 
 
 def _topics(bucket: "Bucket", problems: list[str], *, everything: bool) -> Iterator[dict[str, Any]]:
@@ -401,6 +402,7 @@ def set_by_command(config: "Config", topic: str, values: dict[str, str | None], 
     """By the agent on the data directory, so that it and its peers know at once; else in the bucket. Prints what has changed."""
     from headwater.agent_api import AgentApi, NoAgent, tell_late_agent
     from headwater.setting_change import SettingChange, change_rows
+    from headwater.status_answer import absence_note
     from headwater.store_identity import check_belongs
     from headwater.wiring import open_bucket
 
@@ -420,6 +422,8 @@ def set_by_command(config: "Config", topic: str, values: dict[str, str | None], 
         rows = list(change_rows(change, bucket.manifests.change_settings))
         tell_late_agent(config, "/v1/settings", body)
     emit(form, CHANGES, rows)
+    if not set(topic) & set("*?[") and (note := absence_note(config, topic)):
+        say(note)
 
 
 def _check_triggers(config: "Config", change: "SettingChange", manifests: "ManifestRepository") -> None:

@@ -8,6 +8,7 @@ from headwater.columns import Column
 from headwater.options import configured, parse_selection, selection_argument
 from headwater.output import emit, format_option, progress, say
 from headwater.units import size_text
+from headwater_core.counts import count_text
 
 if TYPE_CHECKING:
     from headwater.config import Config
@@ -65,7 +66,7 @@ def verify(config: "Config", selection: str | None, data: bool, form: str) -> No
         if rows or form != "table":
             emit(form, FINDINGS, rows)
         read = f", read {size_text(report.read_bytes)}" if data else ""
-        say(f"examined {report.examined} objects of {report.partitions} partitions{read}")
+        say(f"examined {count_text(report.examined, 'object')} of {count_text(report.partitions, 'partition')}{read}")
         verdict = report.verdict(store.url)
         if verdict:
             raise verdict

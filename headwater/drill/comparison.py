@@ -10,13 +10,11 @@ from collections.abc import Callable, Iterable, Iterator
 from headwater.drill.drill_report import NOTHING, Amount
 from headwater.drill.read_path import ReadPath
 from headwater_core.errors import (
+    ENVIRONMENT_ERRORS,
     CorruptData,
-    DiskFull,
     ForeignOwner,
     HeadwaterError,
     NotFound,
-    TransientError,
-    Unauthorised,
     UnsupportedFormat,
 )
 from headwater_core.layouts import open_layout
@@ -30,7 +28,6 @@ from manifests.entry import Entry
 from manifests.repository import ManifestRepository
 
 PIECE_BYTES = 4 << 20
-ENVIRONMENT_ERRORS = (DiskFull, TransientError, Unauthorised)  # of a machine, a store or a broker: never a difference
 
 
 class Difference(Exception):

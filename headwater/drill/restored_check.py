@@ -5,14 +5,14 @@ from contextlib import ExitStack
 
 from msgspec.structs import replace
 
-from headwater.drill.comparison import ENVIRONMENT_ERRORS, Difference, ReadFailed, archived_batches, check_index, compare_run, is_listed
+from headwater.drill.comparison import Difference, ReadFailed, archived_batches, check_index, compare_run, is_listed
 from headwater.drill.drill_report import NOTHING, Amount, ComparedWindow
 from headwater.drill.drill_tally import REPLACED, DrillTally, amount_of, place_of, places_of
 from headwater.drill.equipment import DrillEquipment
 from headwater.drill.read_path import ReadPath, open_directory
 from headwater.drill.scratch import Scratch
 from headwater_core import milestones
-from headwater_core.errors import CorruptData, DiskFull, HeadwaterError, VerificationFailed
+from headwater_core.errors import ENVIRONMENT_ERRORS, CorruptData, DiskFull, HeadwaterError, VerificationFailed
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId, TopicPartition
 from headwater_core.segments.batches import read_batch_header

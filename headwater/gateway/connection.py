@@ -77,6 +77,14 @@ class Connection:
         self._served_in_turn = 0  # requests since the event loop had its turn
         self._lost: OSError | None = None
 
+    @property
+    def peer(self) -> str:
+        """Return the client's address, for events; "" when it has gone."""
+        try:
+            return "{}:{}".format(*self._client.getpeername()[:2])
+        except OSError:
+            return ""
+
     def __enter__(self) -> "Connection":
         self._resume()
         return self

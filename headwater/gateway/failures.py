@@ -8,8 +8,8 @@ log = structlog.get_logger()
 
 
 def report_failure(api: str, partition: str, error: Exception) -> None:
-    """A client's own mistakes are not reported; what mends itself is a warning; the rest is for a person. An exception that is no
-    HeadwaterError is a bug in here, and comes with its traceback."""
+    """Log an error, unless it is the client's own mistake: a problem that resolves itself as a warning, all others for a person. An
+    exception that is no HeadwaterError is a defect, and comes with its traceback."""
     if isinstance(error, OffsetOutOfRange | NotFound):
         return
     if isinstance(error, TransientError):

@@ -6,7 +6,10 @@ from headwater.gateway.apis import Code
 from headwater.gateway.messages import Fields
 from headwater.gateway.metadata import Address
 
-REASON = "headwater coordinates no consumer groups; use assign(), or subscribe() without a group"
+REASON = (
+    "this endpoint reads an archive and has no consumer groups: use assign() instead of subscribe(), commit to the broker or store "
+    "offsets yourself (docs/questions.md), or point this group at the broker"
+)
 
 
 def find_coordinator(body: Fields, node_id: int, address: Address) -> Fields:

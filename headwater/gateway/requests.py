@@ -23,6 +23,7 @@ from headwater.gateway.topic_snapshot import TopicSnapshots
 from headwater_core.clock import Clock
 from hydration.logs import Logs
 
+NAME_CHARS_MAX = 200  # of a group's name in an event
 LONG_BYTES = 16 << 10  # a longer request is decoded beside the event loop, and its response encoded there: that may take 0.1 s
 
 T = TypeVar("T")
@@ -102,14 +103,14 @@ class Requests:
             case Api.DESCRIBE_CLUSTER:
                 return _reply(header, describe_cluster(await self.snapshots.snapshot(), self._config.node_id, address))
             case _:
-                return await _run(beside, self._at_once, header, body, address)
+                return await _run(beside, self._at_once, header, body, address, connection.peer)
 
     async def _load(self, api_key: int, version: int) -> None:
         if (api_key, version) not in self._loaded:
             await _run(self._loader, load_schemas, api_key, version)
             self._loaded.add((api_key, version))
 
-    def _at_once(self, header: RequestHeader, body: Fields, address: Address) -> Reply | None:
+    def _at_once(self, header: RequestHeader, body: Fields, address: Address, peer: str) -> Reply | None:
         """The response to what needs no log."""
         match header.api_key:
             case Api.FIND_COORDINATOR:
@@ -119,10 +120,10 @@ class Requests:
             case Api.OFFSET_COMMIT:
                 return _reply(header, refuse_commit(body))
             case Api.JOIN_GROUP | Api.CONSUMER_GROUP_HEARTBEAT:
-                log.warning("group_refused", client_id=header.client_id)
+                log.warning("group_refused", group=body["group_id"][:NAME_CHARS_MAX], peer=peer, client_id=header.client_id)
                 return _reply(header, refuse_member())
             case Api.PRODUCE:
-                log.warning("produce_refused", client_id=header.client_id)
+                log.warning("produce_refused", peer=peer, client_id=header.client_id)
                 refusal = refuse(body)
                 return None if refusal is None else _reply(header, refusal)
             case _:

@@ -8,7 +8,7 @@ from typing import BinaryIO, NamedTuple, TypeVar
 
 from headwater_core.clock import Clock
 from headwater_core.durations import Durations
-from headwater_core.errors import DiskFull, HeadwaterError, SourceChanged, TransientError, Unauthorised, UploadStopped, UsageError
+from headwater_core.errors import ENVIRONMENT_ERRORS, HeadwaterError, SourceChanged, UploadStopped
 from headwater_core.objectstore.store import (
     DOCUMENT_BYTES_MAX,
     NO_METADATA,
@@ -32,7 +32,6 @@ OPERATIONS = (
 )
 BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
-_TROUBLE = (TransientError, Unauthorised, UsageError, DiskFull)  # everything else is an answer
 _OURS = (SourceChanged, UploadStopped)  # raised by what the caller passes in: it says nothing of the store
 
 
@@ -79,8 +78,8 @@ class StoreMeter:
         self, operation: str, seconds: float, *, sent_bytes: int = 0, received_bytes: int = 0, error: BaseException | None = None
     ) -> None:
         """One call has ended, after `seconds` of waiting for the store."""
-        is_trouble = isinstance(error, _TROUBLE) and not isinstance(error, _OURS)
-        is_answer = error is None or (isinstance(error, HeadwaterError) and not isinstance(error, (*_TROUBLE, *_OURS)))
+        is_trouble = isinstance(error, ENVIRONMENT_ERRORS) and not isinstance(error, _OURS)
+        is_answer = error is None or (isinstance(error, HeadwaterError) and not isinstance(error, (*ENVIRONMENT_ERRORS, *_OURS)))
         now_s = self.clock.monotonic_s()
         with self._lock:
             count = self._counts[operation]

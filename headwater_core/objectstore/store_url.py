@@ -6,6 +6,7 @@ from urllib.parse import unquote, urlsplit
 from headwater_core.errors import UsageError
 from headwater_core.objectstore.directory import DirectoryStore
 from headwater_core.objectstore.store import ObjectStore
+from headwater_core.redaction import redact
 
 
 def open_store(url: str, *, endpoint_url: str | None = None, region: str | None = None) -> ObjectStore:
@@ -21,14 +22,14 @@ def open_store(url: str, *, endpoint_url: str | None = None, region: str | None 
         raise UsageError("an archive's URL is a place only: no user, query or fragment")
     if place.scheme == "file":
         if place.netloc not in ("", "localhost") or not place.path.startswith("/") or place.path.strip("/") == "":
-            raise UsageError(f"not an absolute directory: {url!r} (file:///path has three slashes)")
+            raise UsageError(f"not an absolute directory: {redact(url)!r} (file:///path has three slashes)")
         if endpoint_url or region:
             raise UsageError("endpoint_url and region are for s3:// only")
         return DirectoryStore(Path(unquote(place.path)))
     if place.scheme == "s3":
         if not place.netloc:
-            raise UsageError(f"no bucket in {url!r} (s3://bucket/prefix)")
+            raise UsageError(f"no bucket in {redact(url)!r} (s3://bucket/prefix)")
         from headwater_core.objectstore.s3 import S3Store  # boto3 takes a third of a second to import
 
         return S3Store(place.netloc, place.path.strip("/"), endpoint_url=endpoint_url, region=region)
-    raise UsageError(f"no store for {url!r}: file:///path and s3://bucket/prefix are known")
+    raise UsageError(f"no store for {redact(url)!r}: file:///path and s3://bucket/prefix are known")

@@ -45,6 +45,13 @@ class ChunkFetcher:
         """A chunk up to this size is received in memory."""
         return self._blocks.block_bytes
 
+    def damaged(self) -> dict[str, set[str]]:
+        """Return the keys of objects that are known to be damaged, by the partition's folder of the cache."""
+        found: dict[str, set[str]] = {}
+        for name, key in self._damage.keys().items():
+            found.setdefault(name.partition("/")[0], set()).add(key)
+        return found
+
     def fetch(self, name: str, entry: Entry, chunk: Chunk) -> RunFile:
         """The chunk's file, from an earlier process's cache or the store. Raises CorruptData when its bytes did not verify, twice or not
         long ago, and what the store and the cache raise."""
@@ -64,7 +71,7 @@ class ChunkFetcher:
             if block is not None:
                 self._blocks.give_back(block)
             if isinstance(error, CorruptData):
-                self._damage.note(name, error)
+                self._damage.note(name, entry.key, error)
                 log.error("object_damaged", partition=partition_of(entry.key), key=entry.key, position=chunk.position, reason=str(error))
             raise
         self._damage.forget(name)
@@ -184,6 +191,7 @@ class _Damage:
         self._clock = clock
         self._lock = threading.Lock()
         self._found: OrderedDict[str, tuple[CorruptData, float, float]] = OrderedDict()  # what was wrong, since when, for how long
+        self._keys: dict[str, str] = {}  # of the objects that the chunks belong to
 
     def check(self, name: str) -> None:
         """Raises CorruptData while it is not worth another try."""
@@ -192,14 +200,22 @@ class _Damage:
         if error is not None and self._clock.monotonic_s() - since_s < pause_s:
             raise CorruptData(error.where, error.position, error.reason)
 
-    def note(self, name: str, error: CorruptData) -> None:
+    def keys(self) -> dict[str, str]:
+        """Return the object's key for each chunk that has not been fetched well since."""
         with self._lock:
+            return dict(self._keys)
+
+    def note(self, name: str, key: str, error: CorruptData) -> None:
+        with self._lock:
+            self._keys[name] = key
             pause_s = min(2 * self._found.pop(name, (None, 0.0, DAMAGE_S / 2))[2], DAMAGE_MOST_S)
             self._found[name] = (error, self._clock.monotonic_s(), pause_s)
             while len(self._found) > DAMAGES_MAX:
-                self._found.popitem(last=False)
+                oldest, _ = self._found.popitem(last=False)
+                self._keys.pop(oldest, None)
 
     def forget(self, name: str) -> None:
         if name in self._found:
             with self._lock:
                 self._found.pop(name, None)
+                self._keys.pop(name, None)

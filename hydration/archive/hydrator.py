@@ -88,6 +88,10 @@ class Hydrator:
         """
         return self.flights.join(("look", partition), lambda attempt: self._looks.submit(log_dir, attempt.run), work)
 
+    def damaged(self) -> dict[str, set[str]]:
+        """Return the keys of objects that are known to be damaged, by the partition's folder of the cache, until one is read well again."""
+        return self._fetcher.damaged()
+
     @property
     def clock(self) -> Clock:
         return self.cache.clock

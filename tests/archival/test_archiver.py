@@ -11,6 +11,8 @@ from archival.plan.policy import Policy
 from headwater_core.errors import (
     CorruptData,
     Fenced,
+    NoEpochHistory,
+    Partial,
     SourceChanged,
     TransientError,
     UnfinishedSwap,
@@ -418,3 +420,32 @@ def test_a_claim_that_is_taken_from_a_node_of_the_same_name_is_reported(director
             Agent(directory.root, store=store, writer=writer).run(SEALED)
         reported.append([each["other"] for each in logs if each["event"] == "claim_taken_from_a_namesake"])
     assert reported == [[], [], [], ["broker-1-bbbb"]]
+
+
+def test_a_claim_that_is_taken_from_another_agent_beside_the_same_broker_is_reported(directory: Directory) -> None:
+    """Not the claim that comes with a new leadership, which another broker's agent held before."""
+    fill(directory, 0, 10, end=15)
+    store, reported = MemoryStore(), list[list[str]]()
+
+    def claim(writer: str) -> None:
+        with structlog.testing.capture_logs() as logs:
+            Agent(directory.root, store=store, writer=writer, delete_retention_ms=1).run(SEALED)
+        reported.append([each["other"] for each in logs if each["event"] == "claim_taken_from_another_agent"])
+
+    claim("node-a-1111")
+    claim("node-b-2222")
+    directory.epochs((0, 0), (1, 12))
+    claim("node-a-1111")
+    claim("node-b-2222")
+    assert reported == [[], ["node-a-1111"], [], ["node-a-1111"]]
+
+
+def test_a_log_without_an_epoch_history_is_refused_by_name(directory: Directory) -> None:
+    """Nobody archives it, so that it must not look like a follower's."""
+    fill(directory, 0, 10, end=20)
+    directory.epochs()
+    agent = Agent(directory.root)
+    with pytest.raises(NoEpochHistory, match="no leader epoch history") as raised:
+        agent.step()
+    assert raised.value.exit_code == Partial.exit_code
+    assert list(agent.store.list("")) == []

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 import pytest
@@ -11,6 +12,7 @@ from archival.config import ArchivalConfig, ArchiveMode
 from archival.partition_status import ArchiveLag, PartitionStatus, status_of
 from archival.plan.cleaner import overtaken
 from archival.plan.policy import Policy
+from archival.plan.steps import Idle, Step, Stop
 from archival.watermark import WatermarkOrigin, WatermarkSource
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import NeedsUpgrade, SourceChanged
@@ -135,3 +137,16 @@ def test_offsets_without_a_batch_are_not_due(tmp_path: Path) -> None:
 def generation_of(directory: Path) -> Generation:
     status = (directory / f"{0:020}.log").stat()
     return Generation(status.st_ino, status.st_mtime_ns)
+
+
+def test_every_step_has_a_sentence_that_says_what_comes_next() -> None:
+    assert set(partition_status._NEXT) | {Idle, Stop} == set(get_args(Step))
+
+
+def test_a_log_without_an_epoch_history_has_stopped_where_nobody_else_leads() -> None:
+    bare = replace(LOG, epochs=EpochHistory(), log_start=0, segments=())
+
+    def state(leadership: Leadership | None) -> str:
+        return status_of(PARTITION, replace(bare, leadership=leadership), None, policy=Policy(), tail_age_ms=0, now_ms=0).state
+
+    assert [state(None), state(replace(FOLLOWER, leader=1)), state(FOLLOWER)] == ["stopped", "stopped", "standby"]

@@ -133,7 +133,7 @@ def test_what_is_taken_is_explained_and_what_follows_waits_for_its_turn(director
     assert (first.size_bytes, first.why.since_ms, first.why.until_ms) == (len(written), now_ms - 2_000, now_ms - 2_000 + AGE_MS)
     assert first.why.reason.startswith(f"in an open stream of {len(written)} bytes, which is closed when it has 1048576,")
     judged = partial(status_of, PARTITION, head=head, policy=STREAM, now_ms=now_ms)
-    assert judged(look(), stream=stream, tail_age_ms=2_000).reason == "follow comes next", "there is more to take"
+    assert judged(look(), stream=stream, tail_age_ms=2_000).reason == "newly committed records are streamed next", "there is more to take"
     agent.run(STREAM)
     status = judged(look(), stream=agent.archiver.open_stream, tail_age_ms=2_000)
     assert (status.state, status.reason[:20]) == ("waiting", "in an open stream of")

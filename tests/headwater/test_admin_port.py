@@ -11,14 +11,16 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
+from headwater.admin import admin_server
 from headwater.admin.status_page import StatusPage
-from headwater.admin_port import Vitals, open_admin_port
+from headwater.admin_port import Vitals, open_admin_port, outages
 from headwater.agent_api import AgentApi
 from headwater.config import Config, load
 from headwater.replay import consume
 from headwater.session import open_session
 from headwater.wiring import open_logs
 from headwater_core.errors import UsageError
+from headwater_core.objectstore.store_meter import StoreHealth
 from headwater_core.segments.log_dirs import LogDirs
 from tests.headwater.admin.client import Address, call
 from tests.headwater.admin.test_admin_server import eventually
@@ -71,8 +73,8 @@ def test_it_can_be_switched_off_and_a_taken_one_is_an_error_in_words(stage: Stag
         assert "admin_started" not in {each["event"] for each in agent.events}
 
 
-def test_an_address_that_nobody_has_set_keeps_no_agent_from_archiving(stage: Stage) -> None:
-    """As after an update, on a machine with two agents."""
+def test_an_address_that_nobody_has_set_keeps_no_agent_from_archiving(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after an update, on a machine with two agents. It is taken as soon as it is free."""
     stage.bucket.mkdir()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = "{}:{}".format(*taken.getsockname())
@@ -80,8 +82,12 @@ def test_an_address_that_nobody_has_set_keeps_no_agent_from_archiving(stage: Sta
         with pytest.raises(UsageError, match="admin cannot listen"), opened(told):
             pass
         by_default = replace(load(None, {}, places(stage) | {"admin.partition_metrics": "true"}), admin=told.admin)
+        monkeypatch.setattr(admin_server, "RELOAD_S", 0.05)
         with capture_logs() as logs, opened(by_default):
             assert [each["event"] for each in logs if each["event"].startswith("admin")] == ["admin_not_started"]
+            taken.close()
+            assert eventually(lambda: logs[-1]["event"] == "admin_started")
+            assert call((address.partition(":")[0], int(address.partition(":")[2])), "/livez").status == 200
 
 
 def places(stage: Stage) -> dict[str, object]:
@@ -273,3 +279,11 @@ def test_pages_filters_and_the_document_are_served_and_wrong_parameters_refused(
             assert call(address, f"/v1/status?{query}").problem == "bad_request", query
         assert call(address, "/v1/openapi.json").json["paths"].keys() >= {"/v1/status", "/metrics"}
         assert agent.stop() == 0
+
+
+def test_only_what_has_failed_for_a_while_is_an_outage() -> None:
+    healthy, failing = StoreHealth(1.0, 0.0, ""), StoreHealth(1.0, 7.0, "reset")
+    assert outages(healthy, None) == outages(StoreHealth(1.0, 4.9, "reset"), (1.0, "refused")) == []
+    found = outages(failing, (9.0, "refused"))
+    assert [(each.what, each.reason) for each in found] == [("store", "reset"), ("broker", "refused")]
+    assert found[0].since_ms - found[1].since_ms == 2000

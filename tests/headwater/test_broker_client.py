@@ -188,6 +188,7 @@ def test_a_topic_that_may_not_be_described_is_reported(client: BrokerClient, kit
 
 def test_a_silent_broker_is_reported_once_and_left_alone_for_a_while(client: BrokerClient, kitchen: Kitchen, clock: ManualClock) -> None:
     kitchen.answers[BrokerApi.LIST_OFFSETS] = lambda _: None
+    assert client.outage() is None
     with capture_logs() as logs:
         for _ in range(3):
             with pytest.raises(TransientError):
@@ -197,9 +198,11 @@ def test_a_silent_broker_is_reported_once_and_left_alone_for_a_while(client: Bro
         with pytest.raises(TransientError):
             client.committed([SOUP])
         assert len(kitchen.of(BrokerApi.LIST_OFFSETS)) == 2
+        assert (client.outage() or (0.0, ""))[0] == PAUSE_S, "since the first failure"
         kitchen.answers[BrokerApi.LIST_OFFSETS] = kitchen._offsets
         clock.advance(int(1000 * 2 * PAUSE_S))
         assert client.committed([SOUP])
+        assert client.outage() is None
     assert [(each["event"], each["log_level"]) for each in logs] == [("broker_unavailable", "warning"), ("broker_answered", "info")]
 
 

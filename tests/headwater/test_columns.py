@@ -115,3 +115,23 @@ def test_a_table_without_rows_has_its_titles() -> None:
 
 def test_an_end_is_the_offset_after_the_last() -> None:
     assert (as_end(None), as_end(-1), as_end(9)) == ("", "0", "10")
+
+
+NAMED = (Column("topic", "topic", shrinks=True), *COLUMNS[1:])
+LONG = {**ROWS[1], "topic": "team-billing.invoices.created.v2-dead-letter", "start": 7}
+
+
+def test_a_long_name_is_shortened_before_a_column_leaves() -> None:
+    whole = lay_out(NAMED, [LONG], 200)
+    assert LONG["topic"] in whole.body[0]
+    table = lay_out(NAMED, [LONG, ROWS[1]], 60)
+    assert table.left_out == ()
+    assert table.body[0].split() == ["team-billing…dead-letter", "7", "1", "0", "B", "archived"]
+    assert max(map(len, (*table.head, *table.body))) <= 60
+    assert lay_out(COLUMNS, [LONG, ROWS[1]], 60).left_out, "only where a name may be shortened"
+
+
+def test_names_are_not_shortened_to_one_and_the_same() -> None:
+    names = [f"{'a' * 20}-{middle}-{'b' * 20}" for middle in "xy"]
+    table = lay_out(NAMED, [{**LONG, "topic": name} for name in names], 60)
+    assert all(name in " ".join(table.body) for name in names)

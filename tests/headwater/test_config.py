@@ -263,3 +263,10 @@ def test_chunks_may_be_written_while_they_fill(tmp_path: Path) -> None:
     for wrong in ('chunk_commit_bytes = "1KiB"', 'chunk_commit_age = "0s"', 'chunk_pool_bytes = "1KiB"'):
         with pytest.raises(UsageError, match=wrong.partition(" ")[0]):
             from_toml(tmp_path, f"[archival]\n{wrong}\n")
+
+
+def test_credentials_in_urls_are_not_shown() -> None:
+    flags = {"store.url": "s3://AKIA7:se/cret@bucket/p", "store.endpoint_url": "https://me:secret@host/?token=t0ken"}
+    values = {key: value for key, value, _ in shown(load(None, {}, flags))}
+    assert values["store.url"] == "s3://***@bucket/p"
+    assert values["store.endpoint_url"] == "https://***@host/?***"

@@ -11,7 +11,7 @@ def test_the_worst_rpo_is_named_with_its_partition() -> None:
     archive.topic("menu", [at(0, 15)])
     plan = archive.plan(to_time_ms=T0 + 12)
     assert rpo_summary(plan) == (
-        "RPO, the worst: 1 m 10 s before the newest archived record (orders:0); not known of 1 partitions, which have no record with a time"
+        "RPO, the worst: 1 m 10 s before the newest archived record (orders:0); not known of 1 partition without a record that has a time"
     )
     assert [(row["topic"], row["rpo"]) for row in cut_rows(plan)] == [("menu", ""), ("orders", "1 m 10 s")]
 

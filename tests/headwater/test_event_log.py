@@ -40,6 +40,18 @@ def test_into_a_pipe_an_event_is_one_json_object_with_its_time_in_utc(capsys: py
     assert list(event)[:3] == ["timestamp", "level", "event"]
 
 
+def test_no_field_shows_the_credentials_of_a_url(capsys: pytest.CaptureFixture[str]) -> None:
+    event_log.configure()
+    try:
+        raise ValueError("https://me:secret@host/?token=t0ken")
+    except ValueError:
+        structlog.get_logger().exception("archive_failed", reason="s3://key:se/cret@bucket refused")
+    [event] = written(capsys)
+    assert event["reason"] == "s3://***@bucket refused"
+    assert "secret" not in event["exception"]
+    assert "t0ken" not in event["exception"]
+
+
 def test_the_format_can_be_chosen(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     event_log.configure(form=LogFormat.CONSOLE)
     structlog.get_logger().warning("store_silent", reason="no answer")

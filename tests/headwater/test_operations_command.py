@@ -147,3 +147,26 @@ def test_two_passes_at_once_archive_everything_once(stage: Stage) -> None:
         assert sum(each["results"]["objects"] for each in done) == objects
         assert {row["state"] for row in stage.run("status", "-p", "-o", "jsonl", log=log).rows} == {"archived"}
         assert agent.stop() == 0
+
+
+def test_bytes_are_shown_as_sizes() -> None:
+    found = {
+        "id": "a",
+        "verb": "verify",
+        "arguments": {},
+        "by": "",
+        "state": "running",
+        "cancelling": False,
+        "eta_s": None,
+        "error": None,
+        "started_ms": 0,
+        "ended_ms": None,
+        "exit_code": None,
+        "done": 1 << 20,
+        "total": 3 << 20,
+        "unit": "bytes",
+        "results": {"examined": 7, "read_bytes": 5 << 10},
+    }
+    assert command._line(found)["progress"] == "1.0 MiB of 3.0 MiB"
+    facts = {fact["what"]: fact["is"] for fact in command._facts(found)}
+    assert (facts["done"], facts["examined"], facts["read"]) == ("1.0 MiB of 3.0 MiB", "7", "5.0 KiB")

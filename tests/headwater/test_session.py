@@ -246,3 +246,14 @@ def test_client_properties_that_cannot_be_used_are_an_error_at_the_start(stage: 
     with capture_logs() as logs, open_session(load(None, {}, flags)):
         pass
     assert [event["keys"] for event in logs if event["event"] == "client_properties_ignored"] == [["acks"]]
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o700])
+def test_a_data_directory_with_rights_for_others_is_reported(stage: Stage, mode: int) -> None:
+    stage.bucket.mkdir()
+    stage.data_dir.mkdir()
+    stage.data_dir.chmod(mode)
+    flags = {"node.data_dir": str(stage.data_dir), "store.url": f"file://{stage.bucket}"}
+    with capture_logs() as logs, open_session(load(None, {}, flags)):
+        pass
+    assert ("data_directory_shared" in {each["event"] for each in logs}) == (mode != 0o700)

@@ -49,6 +49,7 @@ KEYS = [
     "stream_trouble",
     "merge_trouble",
     "collection_trouble",
+    "damage",
     "store_try_ms",
     "high_watermark_source",
     "high_watermark_age_s",
@@ -107,6 +108,27 @@ def test_without_an_agent_a_store_that_hangs_is_not_waited_for(
     assert silent.code == 5
     assert {row["state"] for row in silent.rows} == {"unknown"}
     assert all(row["known_age_s"] is None and row["high_watermark"] is not None for row in silent.rows)
+
+
+def test_explain_answers_from_what_is_known_while_the_store_hangs(
+    stage: Stage, s3_environ: S3Server, places: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(survey, "SILENCE_S", 0.5)
+    log = stage.log("pantry")
+    assert stage.run("flush", *places, log=log).code == 0
+    with stopped(s3_environ):
+        ranges = stage.run("explain", "orders.placed:0", "-o", "jsonl", *places, log=log)
+        local = stage.run("explain", f"orders.placed:0@{ranges.rows[0]['base_offset']}", "-o", "jsonl", *places, log=log)
+        absent = stage.run("explain", "orders.placed:0@99999", "-o", "jsonl", *places, log=log)
+    assert [ran.code for ran in (ranges, local, absent)] == [5, 5, 5]
+    assert "shown is what is known without it" in " ".join(ranges.err.split())
+    (row,) = ranges.rows
+    assert (row["kind"], row["size_bytes"]) == ("store-away", None)
+    assert row["reason"].endswith("nothing is known of its archive")
+    assert [(row["readable"], row["answers"]) for row in local.rows] == [(True, "local")], local.rows
+    (row,) = absent.rows
+    assert not row["readable"]
+    assert "it is not in the local log, and the bucket does not answer" in row["reason"]
 
 
 def test_a_store_that_refuses_the_key_does_not_count_as_one_without_an_answer(

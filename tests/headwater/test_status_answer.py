@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from headwater import status_answer as source
 from headwater.agent_api import AgentApi, NoAgent
+from headwater.commands.status import status
 from headwater.config import load
 from headwater.status_answer import KEYS, StatusAnswer, find_status
 from headwater_core.errors import HeadwaterError, NotFound, Partial, TransientError, Unauthorised
@@ -115,6 +117,21 @@ def test_what_the_agent_knows_of_a_silent_store_and_of_damaged_topics_is_no_succ
     assert isinstance(answer.failure, Partial)
     assert "bills: cut" in str(answer.failure)
     assert asked("orders").failure is None
+
+
+def test_what_is_away_comes_first_with_since_when(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = {"what": "store", "since_ms": 0, "reason": "connection refused"}
+    page = a_page(a_row("orders", 3), at_ms=62_000, outages=[store, {"what": "broker", "since_ms": 1000, "reason": "reset"}])
+    agent = Agent(monkeypatch, page)
+    assert [outage.split(";")[0] for outage in asked().outages] == [
+        "object store away since 1970-01-01T00:00:00Z (1 m 2 s): connection refused",
+        "broker away since 1970-01-01T00:00:01Z (1 m 1 s): reset",
+    ]
+    agent.pages = [page]
+    result = CliRunner().invoke(status, ["--log-dir", "/var/lib/kafka"])
+    assert result.stderr.startswith("object store away since")
+    agent.pages = [a_page(a_row("orders", 3))]
+    assert asked().outages == ()
 
 
 def test_what_is_nowhere_is_not_found(stage: Stage) -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from headwater.units import duration_text, parse_duration, parse_size, parse_time_ms, size_text
 from headwater_core.clock import exact_time_text
+from headwater_core.counts import count_text
 from headwater_core.errors import UsageError
 
 
@@ -50,10 +51,15 @@ def test_a_duration_reads_back_to_within_its_precision(seconds: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(0.25, "0.2 s"), (59.9, "59.9 s"), (61, "1 m 1 s"), (7500, "2 h 5 m"), (90000, "1 d 1 h"), (3600, "1 h 0 m")]
+    ("seconds", "text"),
+    [(0.25, "0.2 s"), (59.9, "59.9 s"), (61, "1 m 1 s"), (7500, "2 h 5 m"), (90000, "1 d 1 h"), (3600, "1 h"), (172801, "2 d")],
 )
 def test_durations_for_people(seconds: float, text: str) -> None:
     assert duration_text(seconds) == text
+
+
+def test_one_of_a_thing_is_no_plural() -> None:
+    assert [count_text(count, "object") for count in range(3)] == ["0 objects", "1 object", "2 objects"]
 
 
 @given(st.integers(0, 4_000_000_000_000))

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from headwater_core.errors import CorruptData, HeadwaterError, NotFound, TransientError
 from hydration.answers import Isolation, ReadResult
-from hydration.cache.cache_directory import chunk_name, index_name
+from hydration.cache.cache_directory import chunk_name, folder, index_name
 from hydration.partition_log import Pending
 from tests.headwater_core.manual_clock import ManualClock
 from tests.headwater_core.segments.builders import a_segment
@@ -289,7 +289,8 @@ def test_bytes_spoilt_on_the_way_are_fetched_again(a_world: AWorld) -> None:
 
 
 def test_a_damaged_object_is_said_to_be_damaged_and_never_served(a_world: AWorld) -> None:
-    world, store = cold(a_world)
+    clock = ManualClock()
+    world, store = cold(a_world, clock=clock)
 
     def flip(key: str, buffer: memoryview) -> None:
         if key.endswith(".log"):
@@ -301,6 +302,12 @@ def test_a_damaged_object_is_said_to_be_damaged_and_never_served(a_world: AWorld
     assert not list((world.root / "cache").rglob("*.run"))
     reported = [(each["event"], each["log_level"], each["partition"]) for each in events]
     assert reported == [("chunk_damaged", "warning", str(PARTITION)), ("object_damaged", "error", str(PARTITION))]
+    assert world.logs.hydrator.damaged() == {folder(PARTITION): {world.archive.head.entries[0].key}}
+    store.spoil = lambda key, buffer: None
+    clock.advance(1000 * 3600)
+    with world.log.read(0, 1 << 20, UNCOMMITTED):
+        pass
+    assert world.logs.hydrator.damaged() == {}, "it was restored"
 
 
 def test_a_damaged_index_is_said_to_be_damaged(a_world: AWorld) -> None:

@@ -15,6 +15,7 @@ from hydration.reader import batches, records
 from manifests.entry import Entry
 from tests.headwater_core.manual_clock import ManualClock
 from tests.headwater_core.segments.builders import BASE_TIME, a_batch, a_commit, a_record, a_segment, an_abort
+from tests.hydration.flaky_store import FlakyStore
 from tests.hydration.world import CLUSTER, PARTITION, TOPIC, TOPIC_ID, Archive, World, a_topic
 
 AWorld = Callable[..., World]
@@ -85,6 +86,24 @@ def test_an_emptied_log_begins_and_ends_where_it_was_emptied(a_world: AWorld) ->
     bounds = world.log.bounds()
     assert (bounds.log_start, bounds.high_watermark) == (54, 54)
     assert world.read_all(first=54) == []
+
+
+@pytest.mark.parametrize("emptied", [True, False])
+def test_a_reader_at_the_end_of_an_emptied_log_needs_no_store(a_world: AWorld, emptied: bool) -> None:
+    """Its local log says that there is nothing; a log that begins at 0 may lie on a new disk."""
+    store = FlakyStore()
+    world = a_world(store=store)
+    end = 90 if emptied else 0
+    world.broker.write(end, b"")
+    world.broker.set_log_start(end)
+    world.broker.set_high_watermark(end)
+    store.refuse = lambda operation, key: TransientError("away")
+    for isolation in (UNCOMMITTED, Isolation.READ_COMMITTED) if emptied else ():
+        with world.log.read(end, 1 << 20, isolation) as answer:
+            assert (answer.slices, answer.high_watermark, answer.next_offset) == ([], end, end)
+    for offset in (end - 1, end + 1) if emptied else (end,):
+        with pytest.raises(TransientError):
+            world.log.read(offset, 1 << 20, UNCOMMITTED)
 
 
 @pytest.mark.parametrize("priority", list(ReadPriority))

@@ -129,7 +129,7 @@ def test_people_are_told_and_the_recovery_is_a_partial_success(tmp_path: Path) -
     archive.topic("menu", [data(0, 7)])
     report = recovery.apply(archive.plan(), tmp_path / "log", archive.store)
     assert report.torn == archive.plan().torn
-    with pytest.raises(Partial, match="1 transactions come back in part"):
+    with pytest.raises(Partial, match="restored in part: 1 transaction,"):
         check_complete(report.left_out, report.torn)
 
 

@@ -75,7 +75,9 @@ class AgentStatus:
                 gateway=GatewayMeter(),
                 hydrator=cast(
                     Hydrator,
-                    SimpleNamespace(counters=ReadCounters(), cache=SimpleNamespace(used_bytes=0, limit_bytes=0, evicted=0, bypassed=0)),
+                    SimpleNamespace(
+                        counters=ReadCounters(), cache=SimpleNamespace(used_bytes=0, limit_bytes=0, evicted=0, bypassed=0), damaged=dict
+                    ),
                 ),
                 control=lambda: ControlHealth("leader", 0.0, 0),
                 operations=Operations(world.clock, new_operation_id).tally,

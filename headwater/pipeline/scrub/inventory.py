@@ -8,7 +8,7 @@ from headwater.pipeline.scrub.findings import Finding, Kind
 from headwater.pipeline.scrub.head_check import Check, checks_of, extra, extras, faults
 from headwater.pipeline.scrub.page_check import PageCheck
 from headwater.pipeline.scrub.unlisted_segments import UnlistedSegment, UnlistedSegments
-from headwater_core.errors import HeadwaterError, ManifestChanged, NotFound, TransientError, Unauthorised, UnsupportedFormat
+from headwater_core.errors import ENVIRONMENT_ERRORS, HeadwaterError, ManifestChanged, NotFound, UnsupportedFormat
 from headwater_core.objectstore.store import ObjectInfo, ObjectStore
 from headwater_core.partition import PartitionId, TopicPartition
 from manifests import chunk_keys, keys
@@ -112,7 +112,7 @@ def _owner(repository: ManifestRepository, findings: list[Finding]) -> str | Non
     """The cluster that owns the archive, in a bucket that has one."""
     try:
         owner = repository.owner()
-    except (TransientError, Unauthorised):
+    except ENVIRONMENT_ERRORS:
         raise
     except HeadwaterError as error:
         findings.append(_document("", keys.OWNER, error))
@@ -240,9 +240,7 @@ def take_partition_inventory(store: ObjectStore, place: Place, inventory: Invent
         size_bytes = sum(info.size_bytes for info in listed.values())
         there = f"{len(listed)} objects of {size_bytes} bytes are there" if listed else "it was listed, but it does not exist"
         return found(Kind.NO_MANIFEST, f"no manifest: {there}")
-    except (TransientError, Unauthorised) as error:
-        return found(Kind.UNEXAMINED, str(error))
-    except UnsupportedFormat as error:
+    except (*ENVIRONMENT_ERRORS, UnsupportedFormat) as error:
         return found(Kind.UNEXAMINED, str(error))
     except HeadwaterError as error:
         return found(Kind.HEAD, str(error))

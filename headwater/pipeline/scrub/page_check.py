@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from headwater.pipeline.scrub.findings import Finding, Kind
-from headwater_core.errors import HeadwaterError, TransientError, Unauthorised
+from headwater_core.errors import ENVIRONMENT_ERRORS, HeadwaterError
 from headwater_core.objectstore.store import ObjectInfo
 from manifests.entry import Entry
 from manifests.entry_tree import EntryBag
@@ -46,7 +46,7 @@ class PageCheck:
             self.named.add(key)
             try:
                 below = bag.pages.read(item)
-            except (TransientError, Unauthorised):
+            except ENVIRONMENT_ERRORS:
                 raise
             except HeadwaterError as error:
                 problem = f"{item.entries} entries, offsets {item.base_offset} to {item.last_offset}, are hidden: {error}"

@@ -20,6 +20,7 @@ from headwater.pipeline.scrub.scrub_state import ScrubState
 from headwater.pipeline.scrub.unlisted_segments import look_at_segment
 from headwater_core import milestones
 from headwater_core.clock import Clock
+from headwater_core.counts import count_text
 from headwater_core.errors import HeadwaterError, NothingExamined, Partial, UsageError, VerificationFailed
 from headwater_core.objectstore.digest import Digest
 from headwater_core.objectstore.store import ObjectStore
@@ -108,9 +109,11 @@ class Report:
     def verdict(self, url: str) -> HeadwaterError | None:
         """The error to end with; None when there is no finding."""
         if self.damaged:
-            return VerificationFailed(f"{self.damaged} findings of damage, or of objects that should not be there")
+            return VerificationFailed(
+                f"{count_text(self.damaged, 'problem')} found (damaged, missing or unexpected object); see docs/runbook.md"
+            )
         if self.findings:
-            return Partial(f"{len(self.findings)} objects or documents could not be examined")
+            return Partial(f"{len(self.findings)} of the objects and documents could not be examined")
         if not self.examined and not self.skipped:
             return NothingExamined(f"there is nothing to examine in {url}")
         return None

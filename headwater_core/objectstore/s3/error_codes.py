@@ -31,6 +31,7 @@ from headwater_core.errors import (
     UnknownOutcome,
     UsageError,
 )
+from headwater_core.redaction import redact
 
 # A body is read through urllib3, and botocore translates only some of what that raises: a broken TLS record is no OSError there.
 FOREIGN = (BotoCoreError, ClientError, HTTPError, OSError, HTTPException)
@@ -69,15 +70,16 @@ def as_headwater_error(where: str, error: Exception, *, write: bool) -> Headwate
     where   the object's URL, for the message
     write   the request would have changed what others see
     """
+    text = redact(str(error))
     if isinstance(error, ClientError):
         return _refusal(where, error, write=write)
     if isinstance(error, (NoCredentialsError, PartialCredentialsError, CredentialRetrievalError, ProfileNotFound)):
-        return Unauthorised(f"{where}: {error}")
+        return Unauthorised(f"{where}: {text}")
     if isinstance(error, (ParamValidationError, NoRegionError, ValueError)):
-        return UsageError(f"{where}: {error}")
+        return UsageError(f"{where}: {text}")
     if isinstance(error, FlexibleChecksumError):
-        return CorruptData(where, 0, str(error))
-    return _unanswered(f"{where}: {error}", write=write)
+        return CorruptData(where, 0, text)
+    return _unanswered(f"{where}: {text}", write=write)
 
 
 def is_conflict(error: BaseException | None) -> bool:

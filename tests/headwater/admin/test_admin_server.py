@@ -649,6 +649,26 @@ def test_a_handshake_that_does_not_end_holds_no_place(tmp_path: Path, monkeypatc
         assert eventually(lambda: _shows(address))
 
 
+def test_a_handshake_goes_for_one_connection_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that began first: who only begins handshakes keeps nobody out."""
+    monkeypatch.setattr(admin_server, "HANDSHAKE_S", 60.0)
+    monkeypatch.setattr(admin_server, "CONNECTIONS_MAX", 2)
+    certificate, key = a_certificate(tmp_path, "one")
+    with (
+        capture_logs() as logs,
+        serving(AdminConfig(listen=LOOPBACK, tls_certificate=certificate, tls_key=key)) as address,
+        socket.create_connection(address, 30) as first,
+        socket.create_connection(address, 30) as second,
+    ):
+        assert shown_certificate(address)
+        with suppress(ConnectionError):
+            assert first.recv(1) == b""
+        second.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            second.recv(1)
+    assert not {"admin_connection_refused", "admin_connection_failed"} & {event["event"] for event in logs}
+
+
 def _shows(address: Address) -> bool:
     with suppress(OSError):
         return bool(shown_certificate(address))

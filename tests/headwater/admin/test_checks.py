@@ -8,7 +8,7 @@ from typing import cast
 from archival.schedule.scheduler import Work
 from headwater.admin.checks import Heartbeat, agent_health
 from headwater.admin.fleet_watch import FleetWatch
-from headwater.admin.health import Health
+from headwater.admin.health import Health, report
 from headwater.admin.status_board import BoardSources, StatusBoard
 from headwater_core.errors import TransientError
 from headwater_core.objectstore.store_meter import StoreMeter
@@ -119,3 +119,20 @@ def test_a_check_that_cannot_be_made_has_not_held() -> None:
         raise RuntimeError("oops")
 
     assert "oops" in Health(live={}, ready={"x": broken}).ready()[0].reason
+
+
+def test_damage_is_shown_and_fails_nothing() -> None:
+    health = agent_health(
+        Heartbeat(ManualClock()),
+        gateway_listens=lambda: True,
+        store=StoreMeter(ManualClock()),
+        fleet=None,
+        rescan_s=lambda: 30,
+        damaged=lambda: {"a-0": {"x"}},
+    )
+    assert [(each.name, each.reason) for each in health.notices()] == [
+        ("archive", "1 object damaged in the store; `headwater status` says which")
+    ]
+    assert "[!]archive: 1 object damaged" in report("readyz", health.ready(), health.notices(), reasons=True)
+    assert "archive" not in {each.name for each in health.ready()}
+    assert not Stage().health.notices()

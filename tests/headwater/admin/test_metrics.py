@@ -65,6 +65,7 @@ class Stage:
         self.store, self.gateway = StoreMeter(self.clock), GatewayMeter()
         cache = SimpleNamespace(used_bytes=10, limit_bytes=100, evicted=3, bypassed=1)
         self.counters, self.pool = ReadCounters(), UploadPool()
+        self.damaged: dict[str, set[str]] = {}
         self.operations = Operations(self.clock, new_operation_id)
         for verb in (
             ("verify", "recover") if is_scrubbed else ()
@@ -75,7 +76,7 @@ class Stage:
             health=Health(live={}, ready={"store": lambda: "down", "gateway": lambda: ""}),
             store=self.store,
             gateway=self.gateway,
-            hydrator=cast(Hydrator, SimpleNamespace(counters=self.counters, cache=cache)),
+            hydrator=cast(Hydrator, SimpleNamespace(counters=self.counters, cache=cache, damaged=lambda: self.damaged)),
             control=lambda: ControlHealth("leader", 0.0, 17),
             operations=self.operations.tally,
             board=cast(StatusBoard, Board(self.clock, *statuses)),
@@ -370,3 +371,10 @@ def test_the_last_drill_and_when_one_passed() -> None:
     assert stage.value("headwater_drill_last_compared_bytes") == 70
     outcomes = {each: stage.value("headwater_drill_last_outcome", outcome=each.name.lower()) for each in DrillOutcome}
     assert [each for each, value in outcomes.items() if value] == [DrillOutcome.FAILED]
+
+
+def test_damage_that_is_known_is_counted_by_object() -> None:
+    stage = Stage(a_status("orders", 0))
+    assert stage.value("headwater_damaged_objects") == 0
+    stage.damaged = {"a-0": {"x", "y"}, "b-0": {"z"}}
+    assert stage.value("headwater_damaged_objects") == 3

@@ -148,7 +148,7 @@ def test_the_same_request_again_is_the_same_operation(stand: Stand) -> None:
     assert len(stand.done) <= 1
 
 
-@pytest.mark.parametrize("error", [Fenced("b-1 holds fence 7"), HeadwaterError("it broke")])
+@pytest.mark.parametrize("error", [Fenced("claimed by another agent (b-1, fence 7)"), HeadwaterError("it broke")])
 def test_a_failure_is_shown_with_its_words_until_the_next_one(stand: Stand, error: HeadwaterError) -> None:
     stand.error = error
     stand.may_end.set()

@@ -24,7 +24,7 @@ from headwater.admin.operations import (
     eta_s,
     minted_id,
 )
-from headwater_core.errors import AlreadyExists, Locked, TransientError, UsageError
+from headwater_core.errors import AlreadyExists, HeadwaterError, Locked, TransientError, UsageError
 
 PAGE_BYTES = 8 << 20  # an agent may take so much for an answer
 
@@ -309,3 +309,10 @@ def test_threads_that_advance_and_end_it_together_leave_one_end() -> None:
     found = operations.find(running.id)
     assert found is not None
     assert found.state in (OperationState.DONE, OperationState.FAILED)
+
+
+def test_credentials_in_arguments_and_errors_are_not_shown() -> None:
+    operations = Operations(ManualClock(), module.new_operation_id)
+    running = operations.begin("export", {"to": "s3://key:secret@bucket"})
+    running.fail(HeadwaterError("https://me:secret@host refused"))
+    assert (running.facts.arguments, running.facts.error) == ({"to": "s3://***@bucket"}, "https://***@host refused")

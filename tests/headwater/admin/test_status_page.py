@@ -149,3 +149,25 @@ def test_ten_thousand_partitions_take_well_under_a_second() -> None:
     for query in (StatusQuery(), StatusQuery(partitions=True), StatusQuery(topic="topic-1*", partitions=True, lag_above_s=0.5)):
         msgspec.json.encode(page_of(entries, query, now_s=NOW_S, at_ms=1))
     assert time.process_time() - began_s < 1.0
+
+
+def test_damage_is_a_state_unless_something_stops_archiving() -> None:
+    partition = PartitionId("c", "AAAAAAAAAAAAAAAAAAAAAQ", 0, "orders")
+
+    def shown(state: str, **query: Any) -> StatusPage:
+        entry = replace(an_entry("orders", 0, state=state), partition=partition)
+        facts = PageFacts(damage={folder(partition): "damaged in the store: x"})
+        return page_of([entry], StatusQuery(**query), facts, now_s=NOW_S, at_ms=1)
+
+    for state in ("archived", "due", "waiting", "paused"):
+        page = shown(state, states=frozenset({"damaged"}), partitions=True)
+        assert page.whole.states == {"damaged": 1}
+        assert not isinstance(page.partitions, msgspec.UnsetType)
+        assert (page.partitions[0].state, page.partitions[0].reason.split(";")[0]) == ("damaged", "damaged in the store: x")
+    topics = shown("archived").topics
+    assert not isinstance(topics, msgspec.UnsetType)
+    assert (topics[0].state, topics[0].reason) == ("damaged", "damaged in the store: x")
+    for state in ("stopped", "standby", "excluded", "unknown"):
+        rows = shown(state, partitions=True).partitions
+        assert not isinstance(rows, msgspec.UnsetType)
+        assert (rows[0].state, rows[0].damage) == (state, "damaged in the store: x")

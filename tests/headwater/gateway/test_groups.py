@@ -160,11 +160,13 @@ def test_joining_is_refused_in_words_where_the_version_has_them(server: GatewayS
         "subscribed_topic_names": [TOPIC],
         "topic_partitions": [],
     }
-    with RawClient(server.address) as client:
+    with capture_logs() as logs, RawClient(server.address) as client:
         answer = client.ask(api, version, **facts)
     assert answer["error_code"] == Code.GROUP_AUTHORIZATION_FAILED
     if api is Api.CONSUMER_GROUP_HEARTBEAT:
-        assert "assign()" in answer["error_message"]
+        assert "use assign() instead of subscribe()" in answer["error_message"]
+    [refused] = [each for each in logs if each["event"] == "group_refused"]
+    assert (refused["group"], refused["peer"].partition(":")[0]) == ("g", "127.0.0.1")
 
 
 @pytest.mark.parametrize("version", VERSIONS[Api.OFFSET_COMMIT])

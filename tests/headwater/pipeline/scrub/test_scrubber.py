@@ -4,8 +4,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
@@ -24,11 +24,23 @@ from headwater.pipeline.scrub.head_check import token_of
 from headwater.pipeline.scrub.inventory import Inventory, Place, take_partition_inventory
 from headwater.pipeline.scrub.scrub_state import ScrubState
 from headwater.pipeline.scrub.scrubber import GRACE_MS, MILESTONES, Report, Sample, Scrubber, ScrubScope
-from headwater_core.errors import NotFound, NothingExamined, Partial, TransientError, UsageError, VerificationFailed
+from headwater_core.errors import (
+    DiskFull,
+    HeadwaterError,
+    NotFound,
+    NothingExamined,
+    Partial,
+    StoreGone,
+    TransientError,
+    Unauthorised,
+    UsageError,
+    VerificationFailed,
+)
 from headwater_core.layouts.chunks import Variant
 from headwater_core.layouts.chunks.chunk_handle import CommitLimits
 from headwater_core.layouts.chunks.chunks_layout import ChunksLayout
 from headwater_core.objectstore.digest import digest_of
+from headwater_core.objectstore.guard import GuardedStore
 from headwater_core.segments.runindex import decode_index, encode_index
 from manifests import chunk_keys, keys
 from manifests.entry import Entry
@@ -279,7 +291,9 @@ def test_a_flipped_bit_is_named_by_offset_and_byte() -> None:
     content = bytearray(bucket.content(entry.key))
     content[-1] ^= 1
     bucket.put(entry.key, bytes(content))
-    (finding,) = bucket.scrub().findings
+    report = bucket.scrub()
+    assert str(report.verdict("")).startswith("1 problem found (damaged, missing or unexpected object)")
+    (finding,) = report.findings
     assert "CRC mismatch in the batch at offset" in finding.problem
     assert entry.digest in finding.problem
 
@@ -666,3 +680,55 @@ def test_of_very_many_segments_without_a_manifest_some_are_opened(monkeypatch: p
     report = Scrubber(store, ScrubScope(), clock).run(Threads(store, 2))
     assert sum(each.key.endswith("/") and "seg-" in each.key for each in report.findings) == 3
     assert "no manifest: 2 more segments are there, which were not opened" in {each.problem for each in report.findings}
+
+
+class Failing:
+    """A store's guard: every call raises `error` from the one of this number on."""
+
+    def __init__(self, error: HeadwaterError, first: int) -> None:
+        self._error, self._first, self.calls = error, first, 0
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        self.calls += 1
+        if self.calls > self._first:
+            raise self._error
+        yield
+
+
+ENVIRONMENT = [StoreGone("the disk is not mounted"), DiskFull("no space"), Unauthorised("403"), TransientError("reset")]
+
+
+@pytest.mark.parametrize("error", ENVIRONMENT, ids=lambda error: type(error).__name__)
+def test_trouble_of_the_environment_is_never_damage(error: HeadwaterError) -> None:
+    """Wherever it begins: with each call of a whole scrub."""
+    bucket = a_bucket()
+
+    def kinds(first: int) -> tuple[set[Kind], int]:
+        failing = Failing(error, first)
+        store = GuardedStore(bucket.store, failing)
+        try:
+            report = Scrubber(store, ScrubScope(), bucket.clock).run(Threads(store, 1))
+        except type(error):
+            return set(), failing.calls
+        return {each.kind for each in report.findings}, failing.calls
+
+    found_kinds, calls = kinds(sys.maxsize)
+    assert (found_kinds, calls > 10) == (set(), True)
+    seen = [kinds(first)[0] for first in range(calls)]
+    assert set[Kind]().union(*seen) == {Kind.UNEXAMINED}
+
+
+@pytest.mark.parametrize("error", ENVIRONMENT, ids=lambda error: type(error).__name__)
+def test_a_page_that_cannot_be_read_now_is_no_damage(error: HeadwaterError) -> None:
+    pages = Pages()
+    tree = grown(pages, [an_entry(at * 10, at * 10 + 9) for at in range(40)])
+    pages.store.create(keys.head(PARTITION), encode_head(msgspec.structs.replace(a_head(*tree), entries=tree)))
+    place = Place(PARTITION.topic, PARTITION.topic_id, PARTITION.partition)
+    inventory = Inventory(cluster_id=PARTITION.cluster_id, places=(place,), findings=(), size_bytes=0)
+    failing = Failing(error, sys.maxsize)
+    assert take_partition_inventory(GuardedStore(pages.store, failing), place, inventory, before_ms=0).findings == ()
+    for first in range(failing.calls):
+        store = GuardedStore(pages.store, Failing(error, first))
+        found_kinds = [each.kind for each in take_partition_inventory(store, place, inventory, before_ms=0).findings]
+        assert found_kinds == [Kind.UNEXAMINED], first
