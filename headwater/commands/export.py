@@ -9,7 +9,7 @@ import click
 
 from headwater.columns import Column, as_size
 from headwater.job_options import place_of, placed
-from headwater.options import configured, isolation_option
+from headwater.options import LocalPath, configured, isolation_option
 from headwater.output import emit, format_option, progress, say, summarise
 from headwater.units import parse_size, size_text
 from headwater_core.errors import UsageError
@@ -36,7 +36,7 @@ FAILED = (*RANGES[:-1], Column("error", "error", free=True))
 
 @click.command(short_help="Topics as Parquet, Iceberg or Delta.")
 @click.argument("topics", metavar="TOPIC...", nargs=-1, required=True)
-@click.option("--to", "directory", metavar="DIR", help="Output directory: DIR/topic=…/date=…/*.parquet.")
+@click.option("--to", "directory", type=LocalPath(), metavar="DIR", help="Output directory: DIR/topic=…/date=…/*.parquet.")
 @click.option("--table", metavar="NAME", help="Output table in a catalog of Spark, such as lake.db.orders.")
 @click.option(
     "--format", "table_format", type=click.Choice(["iceberg", "delta"]), default="iceberg", show_default=True, help="Format of a new table."
@@ -76,7 +76,7 @@ FAILED = (*RANGES[:-1], Column("error", "error", free=True))
 def export(
     config: "Config",
     topics: tuple[str, ...],
-    directory: str | None,
+    directory: Path | None,
     table: str | None,
     table_format: str,
     isolation: str,
@@ -117,7 +117,7 @@ def export(
     if directory is not None:
         if commit_bytes is not None:
             raise UsageError("--commit-bytes needs --table")
-        _to_directory(config, store, query, Path(directory), on_recreated == "start-anew", placing, dry_run, form)
+        _to_directory(config, store, query, directory, on_recreated == "start-anew", placing, dry_run, form)
     elif not placing.on_spark:
         raise UsageError("--table needs Spark: --master local[4], or --spark under spark-submit")
     else:

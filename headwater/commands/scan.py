@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headwater.columns import Column, as_size
-from headwater.options import configured, from_option, isolation_option, to_option
+from headwater.options import LocalPath, configured, from_option, isolation_option, to_option
 from headwater.output import emit, format_option, progress, say
 from headwater.units import duration_text, parse_size, parse_time, size_text
 from headwater_core.errors import Partial, UsageError
@@ -31,7 +31,7 @@ _PLAN = (
 
 @click.command()
 @click.argument("topics", metavar="TOPIC...", nargs=-1, required=True)
-@click.option("--to-parquet", "directory", metavar="DIR", required=True, help="Output directory, empty or new.")
+@click.option("--to-parquet", "directory", type=LocalPath(), metavar="DIR", required=True, help="Output directory, empty or new.")
 @click.option(
     "--columns",
     metavar="NAME,…",
@@ -62,7 +62,7 @@ _PLAN = (
 def scan(
     config: "Config",
     topics: tuple[str, ...],
-    directory: str,
+    directory: Path,
     columns: str | None,
     headers: bool,
     first: str,
@@ -115,7 +115,7 @@ def scan(
     except ModuleNotFoundError as error:
         raise UsageError(f'a scan needs {error.name}, which is not installed: pip install "headwater[scan]"') from None
 
-    target, store, clock = Path(directory).absolute(), open_bucket(config).store, SystemClock()
+    target, store, clock = directory.absolute(), open_bucket(config).store, SystemClock()
     check_unused(target)
     plan = plan_scan(store, query, workers=workers)
     if dry_run:
