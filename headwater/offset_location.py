@@ -38,6 +38,7 @@ class OffsetLocation:
     cached      is the chunk in the local cache?
     listed_in   the document or page that lists the object, or the gap
     superseded  objects of dead branches, or that were replaced, which held the offset
+    uncommitted the open transaction that hides it from readers of committed records
     dated       which time a record of the object has that is later than its publication, and what it counts as
     """
 
@@ -59,6 +60,7 @@ class OffsetLocation:
     cached: bool | None = None
     listed_in: str = ""
     superseded: tuple[str, ...] = ()
+    uncommitted: str = ""
     dated: str = ""
 
 
@@ -92,7 +94,8 @@ def locate_offset(
 
     Raises what a page of the head raises; an index that cannot be read is a reason.
     """
-    scope = scope_of(log, extent_of(head) if head else None, settings.read_priority)
+    extent = extent_of(head) if head else None
+    scope = scope_of(log, extent, settings.read_priority)
     entry, listed_in = _look_up(partition, head, offset) if head else (None, "")
     tiers = tuple(tier for tier in scope.order(settings.read_priority, offset) if tier is Tier.LOCAL or (entry and not entry.gap))
     segment = _segment(log, offset) if Tier.LOCAL in tiers else ""
@@ -125,8 +128,15 @@ def locate_offset(
         cached=chunk.cached if chunk else None,
         listed_in=listed_in,
         superseded=tuple(each.key for each in _superseded(head, offset)) if head else (),
+        uncommitted=_uncommitted(extent.open_from, offset) if live and extent else "",
         dated=dated_text(live) if live else "",
     )
+
+
+def _uncommitted(open_from: int | None, offset: int) -> str:
+    if open_from is None or offset < open_from:
+        return ""
+    return f"at the end of the archive a transaction is open from offset {open_from} on: read_committed scans and exports end there"
 
 
 def dated_text(entry: Entry) -> str:

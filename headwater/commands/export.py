@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from headwater.config import Config
     from headwater.job_options import JobPlacement
     from headwater.pipeline.export.backlog import Failure
+    from headwater.pipeline.scan.archive_snapshot import OpenTransactionAtEnd
     from headwater.pipeline.scan.query import Query
     from headwater.pipeline.scan.splits import Split
     from headwater_core.objectstore.store import ObjectStore
@@ -173,7 +174,7 @@ def _to_directory(
     with held as checkpoint:
         work = DirectoryExport(store, query, checkpoint, start_anew=start_anew)
         if dry_run:
-            _show(form, (task.split for task in work.tasks), work.size_bytes, work.failures)
+            _show(form, (task.split for task in work.tasks), work.size_bytes, work.failures, work.open_transactions)
             return
         with reported(config.node.data_dir, "export", {"to": str(directory)}, work.size_bytes) as operation:
             with progress("exporting", work.size_bytes) as shown, placing.runner(config, store, "export", work.size_bytes) as runner:
@@ -189,6 +190,7 @@ def _to_directory(
                 form,
                 facts | {"directory": str(directory)},
                 summary.failed,
+                work.open_transactions,
                 f"exported {facts['rows']} records of {facts['ranges']} ranges into {facts['files']} files, "
                 f"{size_text(facts['size_bytes'])}",
             )
@@ -216,35 +218,51 @@ def _to_table(
         for note in work.notes:
             say(note)
         if dry_run:
-            _show(form, work.splits, work.size_bytes, work.failures)
+            _show(form, work.splits, work.size_bytes, work.failures, work.open_transactions)
             return
         with reported(config.node.data_dir, "export", {"to": table}, work.size_bytes) as operation:
             with progress("exporting", work.size_bytes) as shown:
                 done = work.run(operation.beside(shown.advance))
             facts = {"table": table, "ranges": done.ranges, "commits": done.commits}
             operation.results = {"ranges": done.ranges, "commits": done.commits}
-            _report(form, facts, done.failed, f"exported {done.ranges} ranges into {table} in {done.commits} commits")
+            said = f"exported {done.ranges} ranges into {table} in {done.commits} commits"
+            _report(form, facts, done.failed, work.open_transactions, said)
 
 
-def _report(form: str, facts: dict[str, Any], failed: "Sequence[Failure]", said: str) -> None:
+def _report(
+    form: str, facts: dict[str, Any], failed: "Sequence[Failure]", open_transactions: "Sequence[OpenTransactionAtEnd]", said: str
+) -> None:
     from headwater.pipeline.export.directory_export import verdict
+    from headwater.pipeline.scan.archive_snapshot import describe_open
 
     rows = [asdict(each) for each in failed]
     if form == "json":
-        summarise(facts | {"failed": rows})
+        summarise(facts | {"failed": rows, "open_transactions": [transaction._asdict() for transaction in open_transactions]})
     elif form == "jsonl" or failed:
         emit(form, FAILED, rows)
     say(said)
+    if open_transactions:
+        say(describe_open(open_transactions))
     if wrong := verdict(failed):
         raise wrong
 
 
-def _show(form: str, splits: "Iterable[Split]", size_bytes: int, failures: "Sequence[Failure]") -> None:
+def _show(
+    form: str,
+    splits: "Iterable[Split]",
+    size_bytes: int,
+    failures: "Sequence[Failure]",
+    open_transactions: "Sequence[OpenTransactionAtEnd]",
+) -> None:
+    from headwater.pipeline.scan.archive_snapshot import describe_open
+
     rows = [_row(split) for split in splits]
     emit(form, RANGES, rows)
     say(f"would export {len(rows)} ranges, {size_text(size_bytes)} of the archive")
     for each in failures:
         say(f"would not export {each.topic}{'' if each.partition is None else f':{each.partition}'}: {each.error}")
+    if open_transactions:
+        say(describe_open(open_transactions))
 
 
 def _row(split: "Split") -> dict[str, Any]:

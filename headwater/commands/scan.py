@@ -94,6 +94,7 @@ def scan(
       4  data is damaged; nothing was written
     """
     from headwater.operation_report import reported
+    from headwater.pipeline.scan.archive_snapshot import describe_open
     from headwater.pipeline.scan.query_options import parse_query
     from headwater.wiring import open_bucket
     from headwater_core.clock import SystemClock
@@ -122,6 +123,8 @@ def scan(
         rows = _plan_rows(plan)
         emit(form, _PLAN, rows)
         say(f"would read {size_text(plan.size_bytes)} of {len(rows)} partitions in {len(plan.splits)} splits")
+        if plan.open_transactions:
+            say(describe_open(plan.open_transactions))
         return
     started_s = clock.monotonic_s()
     with reported(config.node.data_dir, "scan", {"topics": topics, "to": str(target)}, plan.size_bytes) as operation:
@@ -135,6 +138,8 @@ def scan(
             f"{written.counters.rows} records of {len(plan.ranges)} partitions in {written.files} files, {size_text(written.size_bytes)}"
             f" ({size_text(written.counters.bytes_fetched)} fetched, {duration_text(elapsed_s)})"
         )
+        if plan.open_transactions:
+            say(describe_open(plan.open_transactions))
         if written.counters.damaged or plan.lost:
             documents = f" and {len(plan.lost)} topics or partitions with damaged manifests" if plan.lost else ""
             raise Partial(f"{written.counters.damaged} damaged ranges{documents} were left out; they are listed in {quarantine_path}")
@@ -198,5 +203,6 @@ def _summary(plan: "ScanPlan", written: "ParquetResult", directory: Path, elapse
         "gaps": counters.gaps_skipped,
         "damaged": counters.damaged,
         "damaged_documents": len(plan.lost),
+        "open_transactions": [transaction._asdict() for transaction in plan.open_transactions],
         "elapsed_s": round(elapsed_s, 3),
     }

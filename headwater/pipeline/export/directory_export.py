@@ -81,7 +81,7 @@ class DirectoryExport:
         check_columns(query)
         self._query, self._checkpoint = replace(query, advice=ADVICE), checkpoint
         backlog = find_backlog(store, self._query, checkpoint.places, start_anew=start_anew)
-        self.failures = list(backlog.failures)
+        self.failures, self.open_transactions = list(backlog.failures), backlog.open_transactions
         self._others: list[PlannedRange] = []  # of earlier runs: what this run does not select, or cannot do
         self.tasks: list[Task] = []
         for each in checkpoint.pending:

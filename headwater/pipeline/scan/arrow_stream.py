@@ -9,6 +9,7 @@ from contextlib import closing
 from dataclasses import replace
 
 import pyarrow as pa
+import structlog
 
 from headwater.pipeline.runner import processors
 from headwater.pipeline.scan.decoder import arrow_schema
@@ -24,6 +25,8 @@ from headwater_core.threads import DaemonThreads
 
 READ_AHEAD_BYTES = 128 << 20  # of Arrow data that is decoded ahead, over all workers
 ORDERED_SPLIT_BYTES = 32 << 20  # at most: while one split is consumed, the next ones should fit into READ_AHEAD_BYTES
+
+log = structlog.get_logger()
 
 
 def scan(
@@ -54,7 +57,11 @@ def scan(
     query = parse_query({"topics": topics, **options}).where(where)
     opened = open_query_store(query) if isinstance(store, str) else store
     query = replace(query, split_bytes=min(query.split_bytes or ORDERED_SPLIT_BYTES, ORDERED_SPLIT_BYTES))
-    batches = _in_order(opened, plan_scan(opened, query).splits, query, workers or processors())
+    plan = plan_scan(opened, query)
+    for transaction in plan.open_transactions:
+        topic, partition, offset, offsets = transaction
+        log.warning("open_transaction_found", topic=topic, partition=partition, offset=offset, offsets=offsets)
+    batches = _in_order(opened, plan.splits, query, workers or processors())
     return pa.RecordBatchReader.from_batches(arrow_schema(query.columns), batches)
 
 
