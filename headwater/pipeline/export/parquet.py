@@ -2,7 +2,7 @@
 
     DIR/topic=<topic>/date=<day>/<topic id>-<partition>-<first>-<end>-<n>.parquet
 
-The day is the record's, in UTC; 1970-01-01 for a record without one, whose `timestamp` is null or beyond year 9999. Readers guess the type
+The day is the record's, in UTC; 1970-01-01 for a record without a time (-1 ms) or beyond year 9999. Readers guess the type
 of what a path says. So a topic whose name may be taken for a number, such as 007, has `@` after it there, and the files have a column
 `topicName`. A directory that an older version began keeps to what that version wrote (FileLayout).
 
