@@ -20,6 +20,7 @@ from manifests import keys
 from manifests.entry import Entry
 from manifests.head import Head
 from manifests.repository import ManifestRepository
+from manifests.topic import turn_command
 from manifests.topic_survey import survey_topics
 
 NAMED_MAX = 5  # open transactions in one message
@@ -275,7 +276,9 @@ def _partitions(repository: ManifestRepository, selection: Selection, topic: str
     topic_id = selection.topic_ids.get(topic)
     try:
         if topic_id is None:
-            manifest = repository.resolve(topic)
+            manifest, current = repository.resolve_name(topic)
+            for undecided in repository.undecided(current):
+                _warn_of_undecided(topic, undecided)
         elif (found := repository.load_topic(topic, topic_id)) is not None:
             manifest = found
         else:
@@ -311,6 +314,11 @@ def _advised(error: HeadwaterError, advice: str) -> HeadwaterError:
     if isinstance(error, CorruptData) and advice:
         return type(error)(error.where, error.position, f"{error.reason} ({advice})")
     return error
+
+
+@lru_cache(maxsize=1024)
+def _warn_of_undecided(topic: str, topic_id: str) -> None:
+    log.warning("incarnation_passed_over", topic=topic, topic_id=topic_id, command=turn_command(topic, topic_id))
 
 
 @lru_cache(maxsize=1024)  # once per process: a stream reads snapshots again and again

@@ -9,6 +9,7 @@ import pytest
 import structlog
 
 import headwater
+from headwater.pipeline.scan import archive_snapshot
 from headwater.pipeline.scan.archive_snapshot import (
     ArchiveSnapshot,
     OffsetRange,
@@ -26,6 +27,7 @@ from headwater_core.objectstore.directory import DirectoryStore
 from headwater_core.partition import PartitionId, topic_id_text
 from manifests import keys
 from manifests.entry import Entry
+from manifests.repository import ManifestRepository
 from manifests.topic import encode_topic
 from tests.headwater.pipeline.archives import a_copy, fixture, soup, soup_rows
 from tests.headwater.pipeline.scan.damageable import read_quarantine
@@ -289,6 +291,31 @@ def test_a_damaged_document_is_listed_and_the_rest_is_read(
     assert damage.first_offset is damage.last_offset is None
     if whose == "head":
         assert ranges(store, topics="orders", **options, assign=None, starting_offsets={"orders": {"0": 4}}) == [("orders:0", 4, 10)]
+
+
+def test_an_archived_incarnation_that_the_name_never_meant_is_named() -> None:
+    """As where no metadata log is archived: the name stays with the former one for a day."""
+    store = MemoryStore()
+    former, newcomer = (PartitionId(CLUSTER, topic_id_text(bytes([number] * 16)), 0, "orders") for number in (1, 2))
+    an_archive(store, "orders", 1)
+    archive_snapshot._warn_of_undecided.cache_clear()
+
+    def events() -> list[tuple[str, str, str]]:
+        with structlog.testing.capture_logs() as logs:
+            found(store, topics="orders")
+        return [(each["event"], each["topic_id"], each["command"]) for each in logs]
+
+    assert events() == []
+    key = keys.current("orders")
+    before, _ = store.get(key)
+    an_archive(store, "orders", 2)
+    store.replace(key, before, expected_tag=store.get(key)[1])
+    assert ManifestRepository(store).resolve("orders").topic_id == former.topic_id
+    assert events() == [("incarnation_passed_over", newcomer.topic_id, f"headwater topics set orders --incarnation {newcomer.topic_id}")]
+    assert events() == []  # once in a process
+    archive_snapshot._warn_of_undecided.cache_clear()
+    ManifestRepository(store).choose_incarnation("orders", former.topic_id)
+    assert events() == []
 
 
 def test_a_topic_whose_making_was_cut_short_is_passed_by_a_glob(store: MemoryStore) -> None:
