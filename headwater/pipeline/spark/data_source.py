@@ -37,6 +37,11 @@ class HeadwaterSource(DataSource):
         return "headwater"
 
     def schema(self) -> StructType:
+        if "provider" in self.options:  # one of those that Spark adds to a table's, which it passes now and never again
+            raise UsageError(
+                "CREATE TABLE … USING headwater makes no table that can be read, as Spark does not pass its options to the scan: "
+                "CREATE TEMPORARY VIEW … USING headwater OPTIONS (store 's3://…', topics '…')"
+            )
         return spark_schema(parse_query(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
