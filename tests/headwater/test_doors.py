@@ -4,9 +4,12 @@ import pickle
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
+import pyspark
 import pytest
+from packaging.requirements import Requirement
 from pyspark.sql.types import StructType
 
 import headwater
@@ -16,6 +19,7 @@ from headwater.pipeline.spark.data_source import HeadwaterSource
 from headwater_core.errors import UsageError
 from pyspark_headwater import DefaultSource
 
+ROOT = Path(__file__).parents[2]
 HIDES = "headwater_core.errors.UsageError: {} hides the package '{}' of Headwater, which needs that name for itself: rename yours"
 LACKS_SOURCES = "import sys; sys.modules['pyspark.sql.datasource'] = None"
 COMMAND = "import sys; from headwater.cli import main; sys.argv = ['headwater', *sys.argv[1:]]; main()"
@@ -62,6 +66,12 @@ def test_a_library_that_is_missing_is_named_with_what_installs_it(statement: str
     done = run(f"import headwater, sys; sys.modules[{library!r}] = None; {statement}")
     assert re.search(rf'needs {library}(\.sql)?, which is not installed: pip install "headwater\[{extra}\]"\n$', done.stderr)
     assert "another exception" not in done.stderr
+
+
+def test_the_extra_installs_a_spark_that_is_tested() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["spark"]
+    (wanted,) = [Requirement(text).specifier for text in extras if text.startswith("pyspark")]
+    assert [wanted.contains(version) for version in ("4.0.1", "4.1.4", pyspark.__version__, "4.3.0")] == [False, True, True, False]
 
 
 @pytest.mark.parametrize("version", ["4.0.1", "3.5.6"])
