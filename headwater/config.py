@@ -23,6 +23,7 @@ from headwater.event_log import LogFormat, LogLevel
 from headwater.gateway.config import GatewayConfig
 from headwater.pattern_overlap import common_name
 from headwater.setting_values import exact_text, key_of, parse_value, value_text
+from headwater.units import parse_path
 from headwater_core.control.config import ControlConfig
 from headwater_core.errors import UsageError
 from headwater_core.layouts.chunks.chunks_layout import ChunksLayout
@@ -405,7 +406,7 @@ def rule_values(config: Config, settings: SettingList, selection: str) -> Iterat
 
 
 def _read(file: Path | None, environ: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
-    named = file or (Path(environ["HEADWATER_CONFIG"]) if environ.get("HEADWATER_CONFIG") else None)
+    named = file or (parse_path(environ["HEADWATER_CONFIG"]) if environ.get("HEADWATER_CONFIG") else None)
     path = named or DEFAULT_FILE
     try:
         return str(path), tomllib.loads(path.read_text("utf-8"))

@@ -97,6 +97,7 @@ def offset_rows(
             config.hydration_for(place.topic),
             bucket,
             cached,
+            now_ms=SystemClock().now_ms(),
             origin=found.origin,
             set_by=config.origin_for(place.topic, "read_priority"),
             local_trouble=found.trouble if found.log is None else "",

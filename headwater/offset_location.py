@@ -20,7 +20,7 @@ from manifests import keys
 from manifests.entry import Entry
 from manifests.entry_tree import EntryTree
 from manifests.head import Head
-from manifests.page import page_key
+from manifests.page import is_ahead, page_key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,8 @@ class OffsetLocation:
     cached      is the chunk in the local cache?
     listed_in   the document or page that lists the object, or the gap
     superseded  objects of dead branches, or that were replaced, which held the offset
-    dated       which time a record of the object has that is later than its publication, and what it counts as
+    uncommitted the open transaction that hides it from readers of committed records
+    dated       which time a record of the object has that is later than its publication, or than now, and what it counts as
     """
 
     offset: int
@@ -59,6 +60,7 @@ class OffsetLocation:
     cached: bool | None = None
     listed_in: str = ""
     superseded: tuple[str, ...] = ()
+    uncommitted: str = ""
     dated: str = ""
 
 
@@ -79,6 +81,7 @@ def locate_offset(
     bucket: Bucket,
     cached: Collection[str],
     *,
+    now_ms: int,
     origin: WatermarkOrigin | None = None,
     set_by: str = "",
     local_trouble: str = "",
@@ -92,7 +95,8 @@ def locate_offset(
 
     Raises what a page of the head raises; an index that cannot be read is a reason.
     """
-    scope = scope_of(log, extent_of(head) if head else None, settings.read_priority)
+    extent = extent_of(head) if head else None
+    scope = scope_of(log, extent, settings.read_priority)
     entry, listed_in = _look_up(partition, head, offset) if head else (None, "")
     tiers = tuple(tier for tier in scope.order(settings.read_priority, offset) if tier is Tier.LOCAL or (entry and not entry.gap))
     segment = _segment(log, offset) if Tier.LOCAL in tiers else ""
@@ -125,13 +129,22 @@ def locate_offset(
         cached=chunk.cached if chunk else None,
         listed_in=listed_in,
         superseded=tuple(each.key for each in _superseded(head, offset)) if head else (),
-        dated=dated_text(live) if live else "",
+        uncommitted=_uncommitted(extent.open_from, offset) if live and extent else "",
+        dated=dated_text(live, now_ms) if live else "",
     )
 
 
-def dated_text(entry: Entry) -> str:
-    """`OffsetLocation.dated`: "" where no record is dated later than it was published, or that is not known."""
+def _uncommitted(open_from: int | None, offset: int) -> str:
+    if open_from is None or offset < open_from:
+        return ""
+    return f"at the end of the archive a transaction is open from offset {open_from} on: read_committed scans and exports end there"
+
+
+def dated_text(entry: Entry, now_ms: int) -> str:
+    """`OffsetLocation.dated`: "" where no record is dated later than it was published, or, where that is not known, later than now."""
     last_ms, counts_ms = entry.last_timestamp_ms, entry.newest_ms
+    if last_ms is not None and is_ahead(entry, now_ms):
+        return f"up to {time_text(last_ms)}, later than now, in a run of an older version: retention keeps it and what follows until then"
     if last_ms is None or counts_ms is None or last_ms == counts_ms:
         return ""
     return f"up to {time_text(last_ms)}, later than it was published: it counts as {time_text(counts_ms)}"

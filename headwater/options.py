@@ -11,6 +11,7 @@ import click
 
 from headwater import event_log
 from headwater.event_log import LogFormat, LogLevel
+from headwater.units import parse_path
 from headwater_core.errors import UsageError
 from headwater_core.partition import TopicPartition, check_topic_name, parse_incarnation
 
@@ -112,7 +113,7 @@ def configure_events() -> None:
 def load_config(named: str | None, flags: dict[str, object]) -> "Config":
     from headwater.config import load
 
-    return load(Path(named) if named else None, os.environ, flags)
+    return load(parse_path(named) if named else None, os.environ, flags)
 
 
 def _setting(text: str) -> tuple[str, object]:
@@ -120,6 +121,19 @@ def _setting(text: str) -> tuple[str, object]:
     if not equals:
         raise UsageError(f"--set {text}: KEY=VALUE expected")
     return key.strip(), value.strip()
+
+
+class LocalPath(click.Path):
+    """A path on this machine, and not a URL."""
+
+    def __init__(self, *, dir_okay: bool = True) -> None:
+        super().__init__(path_type=Path, dir_okay=dir_okay)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return super().convert(parse_path(value), param, ctx)
+        except UsageError as error:
+            self.fail(str(error), param, ctx)
 
 
 class SelectionType(click.ParamType[str]):

@@ -3,12 +3,12 @@
 import functools
 import re
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from headwater.units import parse_time_ms
+from headwater.options import LocalPath
+from headwater.units import parse_path, parse_time_ms
 from headwater_core.errors import UsageError
 from headwater_core.partition import check_topic_name, parse_incarnation
 
@@ -29,7 +29,7 @@ _REQUESTED = (
     "keep_offsets",
     "count_all",
 )
-into_option = click.option("--into", type=click.Path(path_type=Path), metavar="DIR", help="The log directory to create, new or empty.")
+into_option = click.option("--into", type=LocalPath(), metavar="DIR", help="The log directory to create, new or empty.")
 
 
 def take_over_option(verb: Callable[..., None]) -> Callable[..., None]:
@@ -295,7 +295,7 @@ def _brokers(given: str | None, first: int) -> tuple["TargetBroker", ...]:
     if given.isascii() and given.isdecimal() and len(given) <= 4 and int(given):
         return numbered_brokers(int(given), first)
     try:
-        return brokers_from(Path(given).read_text(), given)
+        return brokers_from(parse_path(given).read_text(), given)
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--brokers {given[:200]}: neither a number nor a file that can be read: {error}") from error
 

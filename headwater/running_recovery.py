@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwater.columns import Column
 from headwater.output import emit, say
+from headwater.units import parse_path
 from headwater_core.errors import Partial, UsageError
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def named_log_dirs(given: Sequence[str]) -> "list[NamedLogDir]":
         match = re.fullmatch(r"(?:([0-9]{1,10})=)?(.+)", each, re.DOTALL)
         if match is None:
             raise UsageError("--log-dir DIR, or NODE=DIR")
-        found.append(NamedLogDir(Path(match[2]), None if match[1] is None else int(match[1])))
+        found.append(NamedLogDir(parse_path(match[2]), None if match[1] is None else int(match[1])))
     return found
 
 

@@ -13,7 +13,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from headwater.units import duration_text, parse_duration, parse_size, size_text
+from headwater.units import duration_text, parse_duration, parse_path, parse_size, size_text
 from headwater_core.errors import UsageError
 from headwater_core.redaction import redact
 
@@ -47,7 +47,7 @@ def _convert(kind: Any, value: object) -> Any:
         text = str(value).lower() if isinstance(value, str | bool) else ""
         return text == "true" if text in ("true", "false") else _refuse(value, "true or false")
     if kind is Path:
-        return Path(value).expanduser() if isinstance(value, str | os.PathLike) else _refuse(value, "a path")
+        return parse_path(value).expanduser() if isinstance(value, str | os.PathLike) else _refuse(value, "a path")
     if isinstance(kind, type) and issubclass(kind, Enum):
         parse: Callable[[object], Enum] = getattr(kind, "parse", kind)
         return parse(value)

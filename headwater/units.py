@@ -1,7 +1,9 @@
-"""Sizes, durations and times as people write them: "20GiB", "30m", "2026-01-31T12:00:00Z"."""
+"""Sizes, durations, times and paths as people write them: "20GiB", "30m", "2026-01-31T12:00:00Z", "/lake"."""
 
+import os
 import re
 from datetime import UTC, datetime
+from pathlib import Path
 
 from headwater_core.errors import UsageError
 
@@ -20,6 +22,7 @@ _SIZES = {
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _MOST = 1e18  # bytes or seconds: more than makes sense
 _NUMBER_AND_UNIT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _DURATION = re.compile(r"(?:\s*\d+(?:\.\d+)?\s*[A-Za-z]+)+\s*")
 
 
@@ -57,6 +60,13 @@ def parse_time(text: str) -> datetime:
 def parse_time_ms(text: str) -> int:
     """The same as milliseconds since the epoch, to the millisecond: seconds as a float may lie just below one."""
     return round(parse_time(text).timestamp() * 1000)
+
+
+def parse_path(text: str | os.PathLike[str]) -> Path:
+    """A path on this machine. Raises UsageError for a URL, which would become a directory of that name."""
+    if match := _URL.match(str(text)):
+        raise UsageError(f"{str(text)[:200]!r} is a URL; give a path on this machine, without {match[0]}")
+    return Path(text)
 
 
 def size_text(size_bytes: float) -> str:

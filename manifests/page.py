@@ -108,6 +108,12 @@ Item = Entry | PageRef
 """What a head or a page lists."""
 
 
+def is_ahead(item: Item, now_ms: int) -> bool:
+    """Return whether a record in it is dated later than now, where an older version did not list when it was published: its time is taken
+    as it is."""
+    return item.published_ms is None and item.last_timestamp_ms is not None and item.last_timestamp_ms > now_ms
+
+
 def page_key(partition: PartitionId, ref: PageRef) -> str:
     return keys.page(partition, ref.base_offset, ref.last_offset, ref.level, ref.fence, ref.uid)
 

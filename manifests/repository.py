@@ -36,6 +36,7 @@ from manifests.pause_list import PauseList, decode_pauses, encode_pauses
 from manifests.setting_list import SettingList, decode_settings, encode_settings
 from manifests.topic import (
     NO_METADATA,
+    PREVIOUS_MAX,
     Current,
     Owner,
     Sight,
@@ -467,13 +468,29 @@ class ManifestRepository:
 
         Raises NotFound, which says when the topic is lost rather than unknown, and what is wrong with a damaged document.
         """
+        return self.resolve_name(topic)[0]
+
+    def resolve_name(self, topic: str) -> tuple[TopicManifest, Current]:
+        """The same, and what says so."""
         current = self.current(topic)
         manifest = self.load_topic(topic, current.topic_id) if current else None
         if manifest is None:
             for unreadable in survey_topics(self._store, topic).unreadable:
                 raise unreadable.error
             raise NotFound(f"topic {topic} is not in {self._store.url}")
-        return manifest
+        assert current is not None
+        return manifest, current
+
+    def undecided(self, current: Current) -> list[str]:
+        """The archived incarnations that the name has never meant, where neither the cluster nor a person has decided which it means.
+
+        A topic that is created again where no metadata log is archived stays one until the former incarnation has stood still for a day.
+        """
+        if current.as_of is not None or current.chosen or len(current.previous) == PREVIOUS_MAX:
+            return []
+        known = {current.topic_id, *current.previous}
+        found = self._manifests(keys.name_prefix(current.topic))
+        return sorted({name.topic_id for name in found if name.topic == current.topic and name.partition is not None} - known)
 
     def incarnation(self, topic: str, topic_id: str) -> TopicManifest:
         """The manifest of that incarnation, whatever the bare name means now. Raises NotFound."""

@@ -154,6 +154,11 @@ def turn_to(
     return _turned(held, seen, as_of=sight.as_of)
 
 
+def turn_command(topic: str, topic_id: str) -> str:
+    """The command by which a person lets the name mean this incarnation."""
+    return f"headwater topics set {topic} --incarnation {topic_id}"
+
+
 def choose(held: Current | None, chosen: TopicManifest, others: Iterable[str]) -> Current | None:
     """The document to commit when a person wants the name to mean incarnation `chosen`; None when it does by choice already.
 

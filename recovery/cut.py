@@ -28,7 +28,8 @@ class PartitionCut(msgspec.Struct, frozen=True, kw_only=True):
     bound    where the user, or a transaction that is cut off, lets it end at the latest; null: with the archive
     end      the smaller of both, and where a batch begins: the records of the recovered log end there
     log_end  the same with what recovery writes behind them
-    last_timestamp_ms  of the newest record that comes back to the disk; null: of none, or it is not known
+    last_timestamp_ms  of the newest record that comes back to the disk, or when it was published if that is earlier; null: of none, or
+                       it is not known
     rpo_ms   how much later than the newest record that comes back, or stays in the archive below it, the reference is; null: not known
     rpo_from the reference. `archive`: the newest record that the archive has of the partition, so what is lost of it reaches so far;
              `snapshot`: when that of the cluster's metadata was taken, later than the newest record: at most that is lost before it, or
@@ -184,7 +185,7 @@ def rpo_of(back_ms: int | None, archived_ms: int | None, taken_ms: int | None) -
 def _partition_cut(topic: str, partition: "PartitionPlan", head: int, taken_ms: int | None) -> PartitionCut:
     end = partition.next_offset
     bound = partition.end.offset if partition.end is not None else end if end < head else None
-    newest_ms = max((entry.last_timestamp_ms for entry in partition.files if entry.last_timestamp_ms is not None), default=None)
+    newest_ms = max((entry.newest_ms for entry in partition.files if entry.newest_ms is not None), default=None)
     rpo = rpo_of(newest_ms if end < head or partition.end is not None else partition.newest_ms, partition.newest_ms, taken_ms)
     return PartitionCut(
         topic=topic,

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
+from manifests.page import is_ahead
 from recovery.discovery import ArchivedTopic
 from recovery.local_part import is_internal, is_made_up, items_of
 from recovery.recovery_plan import Options, Request, TopicPlan
@@ -41,7 +42,7 @@ def time_notes(topic: ArchivedTopic, now_ms: int) -> Iterable[str]:
                 f"{topic.manifest.topic}:{number} has records from offset {late[0].base_offset} on that are dated later than they were "
                 "published; they count as published then"
             )
-        if ahead := [item for item in dated if item.published_ms is None and (item.last_timestamp_ms or 0) > now_ms]:
+        if ahead := [item for item in dated if is_ahead(item, now_ms)]:
             yield (
                 f"{topic.manifest.topic}:{number} has records from offset {ahead[0].base_offset} on that are dated later than now, in runs "
                 "of an older version: their times are taken as they are, so they may end a log early or keep it for longer"

@@ -356,5 +356,5 @@ def plan_partition(head: Head, bounds: PartBounds = WHOLE) -> PartitionPlan:
         beneath=part.beneath,
         lost_pages=part.lost_pages,
         archive_end=head.next_offset,
-        newest_ms=max((each.last_timestamp_ms for each in head.entries.items if each.last_timestamp_ms is not None), default=None),
+        newest_ms=max((item.newest_ms for item in head.entries.items if item.newest_ms is not None), default=None),
     )

@@ -92,7 +92,7 @@ def _newest(partitions: Mapping[Place, PartitionPlan]) -> Mapping[Place, int]:
     def newest_of(plan: PartitionPlan) -> int:
         if plan.left is not None and plan.newest_ms is not None:
             return plan.newest_ms  # of what stays in the archive
-        return max((entry.last_timestamp_ms for entry in plan.files if entry.last_timestamp_ms is not None), default=-1)
+        return max((entry.newest_ms for entry in plan.files if entry.newest_ms is not None), default=-1)
 
     return {log: newest_of(plan) for log, plan in partitions.items()}
 
@@ -296,7 +296,7 @@ def _end_markers(store: ObjectStore, entries: Sequence[Entry], since: Mapping[in
             continue
         if searched == OPEN_RUNS_MAX:
             return
-        if searched >= _RUNS_MIN and entry.last_timestamp_ms is not None and entry.last_timestamp_ms < oldest_ms:
+        if searched >= _RUNS_MIN and entry.newest_ms is not None and entry.newest_ms < oldest_ms:
             return
         searched += 1
         if entry.max_producer_id < lowest_id:

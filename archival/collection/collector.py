@@ -23,7 +23,7 @@ from archival.config import ArchivalConfig
 from archival.partition.archiver import PartitionArchiver
 from archival.plan.trim import expired_to, next_expiry_ms, trimmed
 from headwater_core import milestones
-from headwater_core.clock import Clock
+from headwater_core.clock import Clock, time_text
 from headwater_core.errors import Fenced, HeadwaterError, NotFound
 from headwater_core.objectstore.store import ObjectStore, UnfinishedUpload
 from headwater_core.partition import PartitionId
@@ -31,6 +31,7 @@ from manifests import chunk_keys, keys
 from manifests.entry import FENCE_MAX, Entry
 from manifests.head import Head, check_writable
 from manifests.namesakes import Namesakes, listed_uids, next_fence, packed
+from manifests.page import is_ahead
 from manifests.repository import ManifestRepository
 
 MILESTONES = ("collect.listed", "collect.committed", "collect.remembered", "collect.deleted")
@@ -121,6 +122,8 @@ class Collector:
             kept = trimmed(held, start if kept_from is None else min(start, kept_from))
             return _without(kept, outlived) if held.leader_epoch == leader_epoch else kept
 
+        if settings.retention_s is not None and not dry_run:
+            _report_ahead(head, self._clock.now_ms())
         after = successor(head)
         abandoned = archiver.abandoned(head)
         listed = listed_uids(after)
@@ -289,6 +292,19 @@ def _fence(upload: UnfinishedUpload, finished: Collection[str]) -> int:
 def _uid(upload: UnfinishedUpload) -> str:
     name = keys.parse_object(upload.key)
     return "" if name is None else name.uid
+
+
+def _report_ahead(head: Head, now_ms: int) -> None:
+    """Log the first run that retention keeps for no other reason than what a record of it says."""
+    item = next((item for item in head.entries.items if is_ahead(item, now_ms)), None)
+    if item is not None and item.last_timestamp_ms is not None:
+        structlog.get_logger().warning(
+            "run_kept_by_time",
+            partition=str(head.partition_id),
+            topic_id=head.topic_id,
+            base_offset=item.base_offset,
+            dated=time_text(item.last_timestamp_ms),
+        )
 
 
 def _report_trim(done: Collected) -> None:

@@ -5,14 +5,18 @@ import threading
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+import structlog
+
 from headwater_core.clock import Clock
 from headwater_core.errors import CorruptData, StoreGone
 from headwater_core.partition import PartitionId
 from manifests.repository import ManifestRepository, foreign_bucket
-from manifests.topic import NO_METADATA, PARTITIONS_MAX, Owner, Sight, TopicManifest
+from manifests.topic import NO_METADATA, PARTITIONS_MAX, Owner, Sight, TopicManifest, turn_command
 
 RECENT_MOVE_MS = 24 * 3600 * 1000  # an incarnation whose heads changed since then is not taken for one that is gone
 NAME_RETRY_S = 600.0
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +81,9 @@ class TopicRecords:
             since_ms = self._clock.now_ms() - RECENT_MOVE_MS if self._clock else None
             topic.written, is_current = self._repository.ensure_topic(seen, facts.sight, moved_since_ms=since_ms)
             topic.check_again_s = self._clock.monotonic_s() + NAME_RETRY_S if self._clock and not is_current else math.inf
+            if not is_current and facts.sight == NO_METADATA and not topic.is_reported:
+                topic.is_reported = True
+                log.warning("topic_name_kept", topic=seen.topic, topic_id=seen.topic_id, command=turn_command(seen.topic, seen.topic_id))
 
     def retain(self, partitions: Collection[PartitionId]) -> None:
         """Forget the topics that none of them is of."""
@@ -106,9 +113,11 @@ class _Topic:
 
     written  its manifest as the bucket has it, once it is known
     check_again_s  when to check again whether the topic's name means it by then
+    is_reported    an event has said that the name means another one
     """
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.written: TopicManifest | None = None
         self.check_again_s = math.inf
+        self.is_reported = False

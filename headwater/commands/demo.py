@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headwater.columns import Column, as_size
+from headwater.options import LocalPath
 from headwater.output import emit, progress, say
 from headwater.units import duration_text
 from headwater_core.errors import UsageError
@@ -37,9 +38,7 @@ COMPARISONS = (
 
 @click.command()
 @click.option("--keep-running", is_flag=True, help="Keep the Kafka endpoint running afterwards, and print commands to try.")
-@click.option(
-    "--dir", "directory", type=click.Path(path_type=Path), help="Work in this new directory and keep it.  [default: a temporary one]"
-)
+@click.option("--dir", "directory", type=LocalPath(), help="Work in this new directory and keep it.  [default: a temporary one]")
 @click.option("-o", "--output", "form", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Output format.")
 def demo(keep_running: bool, directory: Path | None, form: str) -> None:
     """Show on this machine, in a few seconds, what Headwater does.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headwater.columns import Column, as_size
-from headwater.options import configured
+from headwater.options import LocalPath, configured
 from headwater.output import emit, emit_document, format_option, progress, say
 from headwater.units import parse_size, size_text
 from headwater_core.counts import count_text
@@ -35,11 +35,11 @@ SEED_MAX = 2**53 - 1  # as JSON has it
 @click.option("--cluster", is_flag=True, help="The whole cluster, with the newest snapshot of its metadata.")
 @click.option("--sample", metavar="PERCENT", help="How much of the archived bytes to restore and compare, such as 5%.")
 @click.option("--seed", type=click.IntRange(0, SEED_MAX), help="Draw the sample that this number draws, as the report of a drill has it.")
-@click.option("--scratch", type=click.Path(path_type=Path), metavar="DIR", help="Make the scratch directory in DIR (drill.directory).")
+@click.option("--scratch", type=LocalPath(), metavar="DIR", help="Make the scratch directory in DIR (drill.directory).")
 @click.option("--scratch-bytes", metavar="SIZE", help="Restore at most so much (drill.scratch_bytes).")
 @click.option(
     "--kafka-home",
-    type=click.Path(path_type=Path),
+    type=LocalPath(),
     metavar="DIR",
     help="An unpacked Kafka: start a broker on what was restored, and read it, too (drill.kafka_home).",
 )

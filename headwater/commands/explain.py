@@ -140,6 +140,7 @@ def _facts(row: dict[str, Any]) -> Iterator[dict[str, str]]:
         ("chunk cached", cached),
         ("listed in", row["listed_in"]),
         ("superseded", ", ".join(row["superseded"])),
+        ("transaction", row.get("uncommitted")),
         ("dated", row.get("dated")),
         ("release", row.get("release")),
         ("reason", row["reason"]),

@@ -9,7 +9,7 @@ import click
 
 from headwater.columns import Column, as_size
 from headwater.job_options import place_of, placed
-from headwater.options import configured, isolation_option
+from headwater.options import LocalPath, configured, isolation_option
 from headwater.output import emit, format_option, progress, say, summarise
 from headwater.units import parse_size, size_text
 from headwater_core.counts import count_text
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from headwater.config import Config
     from headwater.job_options import JobPlacement
     from headwater.pipeline.export.backlog import Failure
+    from headwater.pipeline.scan.archive_snapshot import OpenTransactionAtEnd
     from headwater.pipeline.scan.query import Query
     from headwater.pipeline.scan.splits import Split
     from headwater_core.objectstore.store import ObjectStore
@@ -37,7 +38,7 @@ FAILED = (*RANGES[:-1], Column("error", "error", free=True))
 
 @click.command(short_help="Topics as Parquet, Iceberg or Delta.")
 @click.argument("topics", metavar="TOPIC...", nargs=-1, required=True)
-@click.option("--to", "directory", metavar="DIR", help="Output directory: DIR/topic=…/date=…/*.parquet.")
+@click.option("--to", "directory", type=LocalPath(), metavar="DIR", help="Output directory: DIR/topic=…/date=…/*.parquet.")
 @click.option("--table", metavar="NAME", help="Output table in a catalog of Spark, such as lake.db.orders.")
 @click.option(
     "--format", "table_format", type=click.Choice(["iceberg", "delta"]), default="iceberg", show_default=True, help="Format of a new table."
@@ -77,7 +78,7 @@ FAILED = (*RANGES[:-1], Column("error", "error", free=True))
 def export(
     config: "Config",
     topics: tuple[str, ...],
-    directory: str | None,
+    directory: Path | None,
     table: str | None,
     table_format: str,
     isolation: str,
@@ -118,7 +119,7 @@ def export(
     if directory is not None:
         if commit_bytes is not None:
             raise UsageError("--commit-bytes needs --table")
-        _to_directory(config, store, query, Path(directory), on_recreated == "start-anew", placing, dry_run, form)
+        _to_directory(config, store, query, directory, on_recreated == "start-anew", placing, dry_run, form)
     elif not placing.on_spark:
         raise UsageError("--table needs Spark: --master local[4], or --spark under spark-submit")
     else:
@@ -174,7 +175,7 @@ def _to_directory(
     with held as checkpoint:
         work = DirectoryExport(store, query, checkpoint, start_anew=start_anew)
         if dry_run:
-            _show(form, (task.split for task in work.tasks), work.size_bytes, work.failures)
+            _show(form, (task.split for task in work.tasks), work.size_bytes, work.failures, work.open_transactions)
             return
         with reported(config.node.data_dir, "export", {"to": str(directory)}, work.size_bytes) as operation:
             with progress("exporting", work.size_bytes) as shown, placing.runner(config, store, "export", work.size_bytes) as runner:
@@ -190,6 +191,7 @@ def _to_directory(
                 form,
                 facts | {"directory": str(directory)},
                 summary.failed,
+                work.open_transactions,
                 f"exported {facts['rows']} records of {facts['ranges']} ranges into {facts['files']} files, "
                 f"{size_text(facts['size_bytes'])}",
             )
@@ -217,40 +219,51 @@ def _to_table(
         for note in work.notes:
             say(note)
         if dry_run:
-            _show(form, work.splits, work.size_bytes, work.failures)
+            _show(form, work.splits, work.size_bytes, work.failures, work.open_transactions)
             return
         with reported(config.node.data_dir, "export", {"to": table}, work.size_bytes) as operation:
             with progress("exporting", work.size_bytes) as shown:
                 done = work.run(operation.beside(shown.advance))
             facts = {"table": table, "ranges": done.ranges, "commits": done.commits}
             operation.results = {"ranges": done.ranges, "commits": done.commits}
-            _report(
-                form,
-                facts,
-                done.failed,
-                f"exported {count_text(done.ranges, 'range')} into {table} in {count_text(done.commits, 'commit')}",
-            )
+            said = f"exported {count_text(done.ranges, 'range')} into {table} in {count_text(done.commits, 'commit')}"
+            _report(form, facts, done.failed, work.open_transactions, said)
 
 
-def _report(form: str, facts: dict[str, Any], failed: "Sequence[Failure]", said: str) -> None:
+def _report(
+    form: str, facts: dict[str, Any], failed: "Sequence[Failure]", open_transactions: "Sequence[OpenTransactionAtEnd]", said: str
+) -> None:
     from headwater.pipeline.export.directory_export import verdict
+    from headwater.pipeline.scan.archive_snapshot import describe_open
 
     rows = [asdict(each) for each in failed]
     if form == "json":
-        summarise(facts | {"failed": rows})
+        summarise(facts | {"failed": rows, "open_transactions": [transaction._asdict() for transaction in open_transactions]})
     elif form == "jsonl" or failed:
         emit(form, FAILED, rows)
     say(said)
+    if open_transactions:
+        say(describe_open(open_transactions))
     if wrong := verdict(failed):
         raise wrong
 
 
-def _show(form: str, splits: "Iterable[Split]", size_bytes: int, failures: "Sequence[Failure]") -> None:
+def _show(
+    form: str,
+    splits: "Iterable[Split]",
+    size_bytes: int,
+    failures: "Sequence[Failure]",
+    open_transactions: "Sequence[OpenTransactionAtEnd]",
+) -> None:
+    from headwater.pipeline.scan.archive_snapshot import describe_open
+
     rows = [_row(split) for split in splits]
     emit(form, RANGES, rows)
     say(f"would export {count_text(len(rows), 'range')}, {size_text(size_bytes)} of the archive")
     for each in failures:
         say(f"would not export {each.topic}{'' if each.partition is None else f':{each.partition}'}: {each.error}")
+    if open_transactions:
+        say(describe_open(open_transactions))
 
 
 def _row(split: "Split") -> dict[str, Any]:

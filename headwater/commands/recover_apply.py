@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from headwater.commands.recover_plan import requested_plan, with_forecast
-from headwater.options import configured
+from headwater.options import LocalPath, configured
 from headwater.output import emit, format_option, progress, say
 from headwater.recovery_options import ApplyOptions, apply_options, cluster_request, into_option, topic_request
 from headwater.recovery_text import RECOVERED, check_complete, conclude, planned_rows, say_forecast, say_what_next, show_plan_table
@@ -32,7 +32,7 @@ _BLANKS_MAX = 4096  # before a plan
 @click.option(
     "--plan",
     "plan_file",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=LocalPath(dir_okay=False),
     help="Apply this plan, made by `headwater recover plan topic … -o json`, unless the archive has changed since.",
 )
 @into_option

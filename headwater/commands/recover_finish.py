@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from headwater.columns import Column, as_size
-from headwater.options import configured
+from headwater.options import LocalPath, configured
 from headwater.output import emit, format_option, say
 from headwater_core.counts import count_text
 from headwater_core.errors import NotFound, Partial, UsageError, VerificationFailed
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--into", type=click.Path(path_type=Path), metavar="DIR", help="The log directory of the recovery.")
+@click.option("--into", type=LocalPath(), metavar="DIR", help="The log directory of the recovery.")
 @click.option(
     "--bootstrap-servers", metavar="HOST:PORT[,HOST:PORT]", help="Brokers of the recovered cluster.  [default: log.bootstrap_servers]"
 )
@@ -86,7 +86,7 @@ def finish(config: "Config", into: Path | None, bootstrap_servers: str | None, u
 
 
 @click.command()
-@click.option("--into", type=click.Path(path_type=Path), metavar="DIR", help="The log directory of the recovery.")
+@click.option("--into", type=LocalPath(), metavar="DIR", help="The log directory of the recovery.")
 @format_option
 def status(into: Path | None, form: str) -> None:
     """Show the progress of a recovery.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headwater.options import configure_events
+from headwater.options import LocalPath, configure_events
 from headwater.output import emit, format_option, say
 from headwater_core.errors import UsageError
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--into", type=click.Path(path_type=Path), metavar="DIR", help="The directory of the recovery.")
+@click.option("--into", type=LocalPath(), metavar="DIR", help="The directory of the recovery.")
 @click.option(
     "--log-dir",
     "log_dirs",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headwater.columns import Column, as_size
-from headwater.options import configured, from_option, isolation_option, to_option
+from headwater.options import LocalPath, configured, from_option, isolation_option, to_option
 from headwater.output import emit, format_option, progress, say
 from headwater.units import duration_text, parse_size, parse_time, size_text
 from headwater_core.counts import count_text
@@ -32,7 +32,7 @@ _PLAN = (
 
 @click.command()
 @click.argument("topics", metavar="TOPIC...", nargs=-1, required=True)
-@click.option("--to-parquet", "directory", metavar="DIR", required=True, help="Output directory, empty or new.")
+@click.option("--to-parquet", "directory", type=LocalPath(), metavar="DIR", required=True, help="Output directory, empty or new.")
 @click.option(
     "--columns",
     metavar="NAME,…",
@@ -63,7 +63,7 @@ _PLAN = (
 def scan(
     config: "Config",
     topics: tuple[str, ...],
-    directory: str,
+    directory: Path,
     columns: str | None,
     headers: bool,
     first: str,
@@ -95,6 +95,7 @@ def scan(
       4  data is damaged; nothing was written
     """
     from headwater.operation_report import reported
+    from headwater.pipeline.scan.archive_snapshot import describe_open
     from headwater.pipeline.scan.query_options import parse_query
     from headwater.wiring import open_bucket
     from headwater_core.clock import SystemClock
@@ -116,13 +117,15 @@ def scan(
     except ModuleNotFoundError as error:
         raise UsageError(f'a scan needs {error.name}, which is not installed: pip install "headwater[scan]"') from None
 
-    target, store, clock = Path(directory).absolute(), open_bucket(config).store, SystemClock()
+    target, store, clock = directory.absolute(), open_bucket(config).store, SystemClock()
     check_unused(target)
     plan = plan_scan(store, query, workers=workers)
     if dry_run:
         rows = _plan_rows(plan)
         emit(form, _PLAN, rows)
         say(f"would read {size_text(plan.size_bytes)} of {count_text(len(rows), 'partition')} in {count_text(len(plan.splits), 'split')}")
+        if plan.open_transactions:
+            say(describe_open(plan.open_transactions))
         return
     started_s = clock.monotonic_s()
     with reported(config.node.data_dir, "scan", {"topics": topics, "to": str(target)}, plan.size_bytes) as operation:
@@ -137,6 +140,8 @@ def scan(
             f"{count_text(written.files, 'file')}, {size_text(written.size_bytes)}"
             f" ({size_text(written.counters.bytes_fetched)} fetched, {duration_text(elapsed_s)})"
         )
+        if plan.open_transactions:
+            say(describe_open(plan.open_transactions))
         if written.counters.damaged or plan.lost:
             documents = f" and {len(plan.lost)} topics or partitions with damaged manifests" if plan.lost else ""
             raise Partial(
@@ -202,5 +207,6 @@ def _summary(plan: "ScanPlan", written: "ParquetResult", directory: Path, elapse
         "gaps": counters.gaps_skipped,
         "damaged": counters.damaged,
         "damaged_documents": len(plan.lost),
+        "open_transactions": [transaction._asdict() for transaction in plan.open_transactions],
         "elapsed_s": round(elapsed_s, 3),
     }

@@ -7,7 +7,7 @@ import click
 
 from headwater.commands.verify import FINDINGS
 from headwater.job_options import placed
-from headwater.options import configured, parse_selection, selection_argument
+from headwater.options import LocalPath, configured, parse_selection, selection_argument
 from headwater.output import emit, format_option, progress, say, summarise
 from headwater.units import parse_duration, size_text
 from headwater_core.counts import count_text
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @click.command(short_help="Compare every object with its manifest.")
 @selection_argument
-@click.option("--state", metavar="FILE", help="Remember in FILE which objects are sound, and read only others.")
+@click.option("--state", type=LocalPath(), metavar="FILE", help="Remember in FILE which objects are sound, and read only others.")
 @click.option("--sample", metavar="PERCENT", help="Read a share such as 10%, another one every day.")
 @click.option(
     "--grace",
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 def scrub(
     config: "Config",
     selection: str | None,
-    state: str | None,
+    state: Path | None,
     sample: str | None,
     grace: str,
     dry_run: bool,
@@ -75,7 +75,7 @@ def scrub(
         sample=Sample.of_day(_fraction(sample), clock.now_ms()) if sample else None,
         grace_ms=round(parse_duration(grace) * 1000),
     )
-    work = Scrubber(store, scope, clock, ScrubState.load(Path(state), store.url) if state else None)
+    work = Scrubber(store, scope, clock, ScrubState.load(state, store.url) if state else None)
     if dry_run:
         due = list(work.due())
         due_bytes = sum(check.entry.size_bytes for check in due)

@@ -133,12 +133,7 @@ def _why_none(store: ObjectStore, identity: PartitionId, entry: Entry, path: Liv
 
 
 def archive_alone(whole: RecoveryPlan) -> MeasuredPoint:
-    newest = [
-        entry.last_timestamp_ms
-        for _, partition in places_of(whole)
-        for entry in partition.files[-1:]
-        if entry.last_timestamp_ms is not None
-    ]
+    newest = [entry.newest_ms for _, partition in places_of(whole) for entry in partition.files[-1:] if entry.newest_ms is not None]
     partitions = sum(1 for _ in places_of(whole))
     return MeasuredPoint(source="archive alone", partitions=partitions, newest_record_ms=max(newest, default=None))
 

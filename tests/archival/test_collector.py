@@ -6,6 +6,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+import structlog
 from msgspec.structs import replace
 
 from archival.collection.collector import Collected, Collector
@@ -530,6 +531,21 @@ def test_an_object_that_is_gone_keeps_its_entry_and_stops_nothing_else(bench: Be
     bench.agent.clock.advance(LEASE_MS)
     assert bench.collect(settings=settings).deleted == 2 + 2
     assert ranges(bench.head.entries) == [(10, 19), (20, 29)]
+
+
+@pytest.mark.parametrize("published_ms", [None, 0])
+def test_a_run_that_retention_keeps_only_for_what_a_record_says_is_named(bench: Bench, published_ms: int | None) -> None:
+    held = bench.agent.repository.load(PARTITION)
+    assert held is not None
+    ahead = [replace(entry, last_timestamp_ms=2**62, published_ms=published_ms) for entry in held.head.entries]
+    bench.agent.repository.commit(held, replace(held.head, entries=tuple(ahead)))
+    with structlog.testing.capture_logs() as logs:
+        bench.collect()
+        bench.collect(settings=ArchivalConfig(retention_s=10**8), dry_run=True)
+        assert not [each for each in logs if each["event"] == "run_kept_by_time"]
+        bench.collect(settings=ArchivalConfig(retention_s=10**8))
+    named = [(each["partition"], each["base_offset"], each["dated"]) for each in logs if each["event"] == "run_kept_by_time"]
+    assert named == ([(str(PARTITION), held.head.entries[0].base_offset, str(2**62))] if published_ms is None else [])
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])

@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import structlog
 
 from archival.partition.topics import NAME_RETRY_S, RECENT_MOVE_MS, TopicFacts, TopicRecords
 from headwater_core.errors import ForeignOwner, StoreGone
@@ -115,14 +116,29 @@ def test_a_name_does_not_leave_an_incarnation_that_moves_until_it_has_stood_stil
     records.ensure(PARTITION)
     repository.commit(None, builders.a_head(partition=PARTITION))
     clock.advance(RECENT_MOVE_MS)
-    records.ensure(newcomer)
+    with structlog.testing.capture_logs() as logs:
+        records.ensure(newcomer)
+    command = f"headwater topics set {newcomer.topic} --incarnation {newcomer.topic_id}"
+    assert [(each["event"], each["topic_id"], each["command"]) for each in logs] == [("topic_name_kept", newcomer.topic_id, command)]
     assert repository.resolve(PARTITION.topic).topic_id == PARTITION.topic_id
     clock.advance(1)
     records.ensure(newcomer)
     assert repository.resolve(PARTITION.topic).topic_id == PARTITION.topic_id  # not asked again so soon
     clock.advance(int(NAME_RETRY_S * 1000))
-    records.ensure(newcomer)
+    with structlog.testing.capture_logs() as logs:
+        records.ensure(newcomer)
+    assert not logs
     assert repository.resolve(PARTITION.topic).topic_id == newcomer.topic_id
+
+
+def test_an_incarnation_that_the_cluster_has_replaced_is_no_reason_for_a_warning() -> None:
+    clock = ManualClock()
+    repository = ManifestRepository(MemoryStore(clock))
+    TopicRecords(repository, lambda _: TopicFacts(sight=Sight(as_of=20)), clock=clock).ensure(PARTITION)
+    former = PartitionId(PARTITION.cluster_id, topic_id_text(b"f" * 16), 0, PARTITION.topic)
+    with structlog.testing.capture_logs() as logs:
+        TopicRecords(repository, lambda _: TopicFacts(sight=Sight(is_replaced=True)), clock=clock).ensure(former)
+    assert not logs
 
 
 def test_the_clusters_word_turns_the_name_at_once() -> None:

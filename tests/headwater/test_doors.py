@@ -4,9 +4,12 @@ import pickle
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
+import pyspark
 import pytest
+from packaging.requirements import Requirement
 from pyspark.sql.types import StructType
 
 import headwater
@@ -16,7 +19,9 @@ from headwater.pipeline.spark.data_source import HeadwaterSource
 from headwater_core.errors import UsageError
 from pyspark_headwater import DefaultSource
 
+ROOT = Path(__file__).parents[2]
 HIDES = "headwater_core.errors.UsageError: {} hides the package '{}' of Headwater, which needs that name for itself: rename yours"
+LACKS_SOURCES = "import sys; sys.modules['pyspark.sql.datasource'] = None"
 COMMAND = "import sys; from headwater.cli import main; sys.argv = ['headwater', *sys.argv[1:]]; main()"
 
 
@@ -61,6 +66,41 @@ def test_a_library_that_is_missing_is_named_with_what_installs_it(statement: str
     done = run(f"import headwater, sys; sys.modules[{library!r}] = None; {statement}")
     assert re.search(rf'needs {library}(\.sql)?, which is not installed: pip install "headwater\[{extra}\]"\n$', done.stderr)
     assert "another exception" not in done.stderr
+
+
+def test_the_extra_installs_a_spark_that_is_tested() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["spark"]
+    (wanted,) = [Requirement(text).specifier for text in extras if text.startswith("pyspark")]
+    assert [wanted.contains(version) for version in ("4.0.1", "4.1.4", pyspark.__version__, "4.3.0")] == [False, True, True, False]
+
+
+@pytest.mark.parametrize("version", ["4.0.1", "3.5.6"])
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import headwater; headwater.spark",
+        "from headwater.spark import register",
+        "from pyspark_headwater import DefaultSource; DefaultSource({}).schema()",
+        "import headwater.pipeline.spark.data_source",
+        "import headwater.pipeline.spark.tasks",
+    ],
+)
+def test_an_older_spark_is_named_with_the_one_that_is_needed(statement: str, version: str) -> None:
+    lacks = "import pyspark.sql.datasource as d; del d.Filter" if version > "4" or "Default" in statement else LACKS_SOURCES
+    done = run(f"import pyspark.version as v; v.__version__ = {version!r}; {lacks}; {statement}")
+    assert done.stderr.splitlines()[-1] == f"headwater_core.errors.UsageError: Headwater needs Spark 4.1 or newer, this is {version}"
+    assert "another exception" not in done.stderr
+
+
+def test_a_job_on_an_older_spark_ends_with_a_sentence(tmp_path: Path) -> None:
+    older = "import pyspark.version as v; v.__version__ = '4.0.1'; " + COMMAND
+    (tmp_path / "archive").mkdir()
+    store = f"file://{tmp_path}/archive"
+    for job in (["scrub"], ["export", "orders", "--table", "lake.orders"]):
+        done = run(older, "jobs", *job, "--master", "local[1]", "--store", store, "--data-dir", str(tmp_path / "state"), directory=tmp_path)
+        assert done.returncode == 2
+        assert done.stderr.startswith("headwater: Headwater needs Spark 4.1 or newer, this is 4.0.1")
+        assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("statement", ["import headwater; headwater.scan", "import headwater; headwater.spark", "import headwater.spark"])

@@ -17,6 +17,7 @@ from tests.headwater.conftest import Stage
 from tests.manifests.builders import an_entry
 
 PLACE = "orders.placed:0"
+NOW_MS = 1_800_000_000_000
 
 
 @pytest.mark.parametrize(
@@ -58,8 +59,8 @@ def test_a_tier_that_cannot_be_read_is_named(stage: Stage) -> None:
 
 def test_a_record_that_is_dated_ahead_is_named_with_what_it_counts_as() -> None:
     ahead = an_entry(0, 9, last_timestamp_ms=2**63 - 1, published_ms=0)
-    assert dated_text(ahead) == "up to 9223372036854775807, later than it was published: it counts as 1970-01-01T00:00:00Z"
-    assert dated_text(an_entry(0, 9, published_ms=9000)) == dated_text(an_entry(0, 9, last_timestamp_ms=2**63 - 1)) == ""
+    assert dated_text(ahead, NOW_MS) == "up to 9223372036854775807, later than it was published: it counts as 1970-01-01T00:00:00Z"
+    assert dated_text(an_entry(0, 9, published_ms=9000), NOW_MS) == dated_text(an_entry(0, 9, last_timestamp_ms=NOW_MS), NOW_MS) == ""
 
 
 def test_the_group_that_a_release_waits_for_is_named(stage: Stage) -> None:
@@ -69,3 +70,8 @@ def test_the_group_that_a_release_waits_for_is_named(stage: Stage) -> None:
     known = Knowledge(release_reason=lambda partition: f"group bills has not read {partition}")
     [row] = offset_rows(config, TopicPartition("orders.placed", 0), 0, known=known)
     assert {"what": "release", "is": f"group bills has not read {PLACE}"} in list(_facts(row))
+
+
+def test_a_record_of_an_older_version_that_is_dated_later_than_now_is_named_with_what_retention_does() -> None:
+    text = dated_text(an_entry(0, 9, last_timestamp_ms=NOW_MS + 1), NOW_MS)
+    assert "later than now, in a run of an older version: retention keeps it" in text

@@ -164,3 +164,28 @@ def printed(stage: Stage, *verb: str) -> list[dict[str, Any]]:
     ran = stage.run(*verb, "-o", "jsonl")
     assert ran.code == 0, ran.err
     return [json.loads(line) for line in ran.out.splitlines()]
+
+
+def test_an_open_transaction_that_ends_a_scan_or_an_export_is_named(stage: Stage) -> None:
+    assert stage.run("flush", "refunds", log=stage.log("pantry")).code == 0
+    committed = ("--isolation", "read_committed")
+    scans = [
+        ("scan", "refunds", "--to-parquet", "out", *committed, "--dry-run"),
+        ("scan", "refunds", "--to-parquet", "out", *committed),
+        ("jobs", "export", "refunds", "--to", "lake", "--dry-run"),
+        ("jobs", "export", "refunds", "--to", "lake"),
+        ("jobs", "export", "refunds", "--to", "lake"),
+    ]
+    shown = [stage.run(*arguments).err for arguments in scans]
+    named = [
+        line for text in shown for line in text.splitlines() if line.startswith("not read because a transaction is open: refunds:0 from")
+    ]
+    assert len(named) == len(scans), shown
+    assert len(set(named)) == 1
+    (row,) = json.loads(stage.run(*scans[-1], "-o", "json").out)["open_transactions"]
+    assert (row["topic"], row["partition"]) == ("refunds", 0)
+    (explained,) = json.loads(stage.run("explain", f"refunds:0@{row['offset']}", "-o", "json").out)
+    assert f"open from offset {row['offset']} on" in explained["uncommitted"]
+    (before,) = json.loads(stage.run("explain", "refunds:0@0", "-o", "json").out)
+    assert before["uncommitted"] == "" or row["offset"] == 0
+    assert "open" not in stage.run("scan", "refunds", "--to-parquet", "all").err

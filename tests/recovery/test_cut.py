@@ -9,11 +9,14 @@ from msgspec.structs import replace
 import recovery
 from headwater.cut_view import cut_rows, cut_summary
 from headwater_core.segments.metadata.metadata_snapshot import read_snapshot
-from recovery.cut import Outcome, PartitionCut, rpo_of
+from recovery.cut import Outcome, PartitionCut, _partition_cut, rpo_of
+from recovery.entry_list import EntryList
 from recovery.initial_metadata import first_producer_id
 from recovery.plan_document import decode_plan, encode_plan
+from recovery.planner import plan_partition
 from recovery.recovery_plan import RecoveryPlan
 from recovery.target import read_mark
+from tests.manifests.builders import a_head, an_entry
 from tests.recovery.test_requested_ends import T0, at
 from tests.recovery.written_archive import Archive, commit, data, marker, plain, state
 
@@ -162,3 +165,17 @@ def test_the_head_of_a_log_that_ends_early_is_where_its_archive_ends() -> None:
     cut = archive.plan(to_time_ms=T0 + 12).cut
     assert cut is not None
     assert [(each.head, each.bound, each.end) for each in cut.partitions] == [(4, 1, 1)]
+
+
+def test_a_record_that_is_dated_ahead_hides_no_loss() -> None:
+    """It counts as published then, in what comes back and in what is lost."""
+    entries = tuple(
+        an_entry(at, at + 9, first_timestamp_ms=1000, last_timestamp_ms=last_ms, published_ms=published_ms)
+        for at, last_ms, published_ms in ((0, 1000, 2000), (10, 2**62, 3000), (20, 2900, 3500))
+    )
+    whole = plan_partition(a_head(entries=entries, last_offset=29))
+    assert whole.newest_ms == 3000
+    cut = _partition_cut("orders", whole, 30, taken_ms=10_000)
+    assert (cut.rpo_ms, cut.rpo_from, cut.last_timestamp_ms) == (7000, "snapshot", 3000)
+    shortened = _partition_cut("orders", replace(whole, entries=EntryList.of(entries[:1]), next_offset=10), 30, taken_ms=None)
+    assert (shortened.rpo_ms, shortened.rpo_from) == (2000, "archive")

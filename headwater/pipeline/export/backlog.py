@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from headwater.pipeline.scan.archive_snapshot import WORKERS, ArchiveSnapshot, OffsetRange, place_offset
+from headwater.pipeline.scan.archive_snapshot import WORKERS, ArchiveSnapshot, OffsetRange, OpenTransactionAtEnd, place_offset
 from headwater.pipeline.scan.progress import Progress, Reached, check_progress
 from headwater.pipeline.scan.query import Advice, Query
 from headwater.pipeline.scan.splits import Split, plan_splits
@@ -46,6 +46,7 @@ class Backlog:
     splits    by topic and partition, those of a partition in the order of their offsets
     reached   for each partition with splits, the progress after them
     given_up  partitions to forget: their incarnation is gone, and that is allowed
+    open_transactions  those that end what can be exported
     """
 
     heads: Mapping[PartitionId, Head]
@@ -53,6 +54,7 @@ class Backlog:
     reached: Places
     failures: tuple[Failure, ...]
     given_up: frozenset[PartitionId]
+    open_transactions: tuple[OpenTransactionAtEnd, ...]
 
 
 def find_backlog(store: ObjectStore, query: Query, places: Places, *, start_anew: bool) -> Backlog:
@@ -104,10 +106,15 @@ def find_backlog(store: ObjectStore, query: Query, places: Places, *, start_anew
                 del heads[each]
     splits: list[Split] = []
     ends: dict[PartitionId, Reached] = {}
+    hiding: list[OpenTransactionAtEnd] = []
     for each, result in _ranges(store, query, heads, places):
         if isinstance(result, HeadwaterError):
             failures.append(_failed(each, result))
             del heads[each]
+            continue
+        if transaction := result.open_transaction(query):
+            hiding.append(transaction)
+        if result.first >= result.end:
             continue
         try:
             splits += plan_splits([result], query)
@@ -115,7 +122,14 @@ def find_backlog(store: ObjectStore, query: Query, places: Places, *, start_anew
             failures.append(_failed(each, error))
             continue
         ends[each] = Reached(result.end, result.head.leader_epoch_at(result.end - 1))
-    return Backlog(heads=heads, splits=tuple(splits), reached=ends, failures=tuple(failures), given_up=frozenset(given_up))
+    return Backlog(
+        heads=heads,
+        splits=tuple(splits),
+        reached=ends,
+        failures=tuple(failures),
+        given_up=frozenset(given_up),
+        open_transactions=tuple(hiding),
+    )
 
 
 def _created_again(current: Mapping[str, str], places: Places) -> set[str]:
@@ -173,7 +187,7 @@ def _load(store: ObjectStore, partitions: Iterable[PartitionId]) -> list[tuple[P
 def _ranges(
     store: ObjectStore, query: Query, heads: Mapping[PartitionId, Head], places: Places
 ) -> list[tuple[PartitionId, OffsetRange | HeadwaterError]]:
-    """The range of each partition that is not exported yet, if it has offsets; by topic, earlier incarnations first, and partition."""
+    """The range of each partition that is not exported yet; by topic, earlier incarnations first, and partition."""
 
     def range_of(partition: PartitionId) -> tuple[PartitionId, OffsetRange | HeadwaterError]:
         head, reached = heads[partition], places.get(partition)
@@ -187,8 +201,7 @@ def _ranges(
 
     ordered = sorted(heads, key=lambda each: (each.topic, each not in places, each.partition))
     with ContextThreads(WORKERS, "backlog") as pool:
-        found = list(pool.map(range_of, ordered))
-    return [(each, result) for each, result in found if not isinstance(result, OffsetRange) or result.first < result.end]
+        return list(pool.map(range_of, ordered))
 
 
 class TopicProgress(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,8 +2,10 @@
 
 import fcntl
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +13,30 @@ import msgspec
 
 from headwater.pipeline.export.backlog import Places, TopicProgress, decode_places, encode_places
 from headwater.pipeline.scan.progress import Progress, TopicIdentity, decode_progress
-from headwater_core.errors import Locked, UsageError
+from headwater_core.errors import Locked, UnsupportedFormat, UsageError
 from headwater_core.files import disk_errors, replace_file
 from headwater_core.partition import PartitionId
 from manifests.document import FORMAT, seal, unseal
 
 FOLDER = "_headwater"  # the leading underscore hides it from readers of the directory
+_TEXT = re.compile(  # a topic's name that no reader of paths takes for a number, a date, a truth value or null
+    r"(?!(?:epoch|false|inf|infinity|nan|none|now|null|today|tomorrow|true|yesterday|__hive_default_partition__)$)[a-z_].*", re.IGNORECASE
+)
+
+
+class FileLayout(IntEnum):
+    """How the files of a directory tell their topic, and the day of records without one."""
+
+    PATH_ONLY = 1  # the topic's name in the path alone; Hive's null as a day, with which pandas reads nothing
+    SELF_CONTAINED = 2
+
+    def folder(self, topic: str) -> str:
+        is_text = self is FileLayout.PATH_ONLY or _TEXT.fullmatch(topic)
+        return f"topic={topic}" if is_text else f"topic={topic}@"
+
+    @property
+    def no_day(self) -> str:
+        return "__HIVE_DEFAULT_PARTITION__" if self is FileLayout.PATH_ONLY else "1970-01-01"
 
 
 class PlannedRange(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,7 +64,7 @@ class PlannedRange(msgspec.Struct, frozen=True, kw_only=True):
 
 class CheckpointDocument(msgspec.Struct, frozen=True, kw_only=True):
     """progress: all offsets below it are written, except `pending`. earlier: the same for earlier incarnations of topics.
-    The other fields must be equal in all runs."""
+    file_layout: the FileLayout that it began with; an older version wrote none. The other fields must be equal in all runs."""
 
     format: tuple[int, int] = FORMAT
     store: str
@@ -53,6 +73,7 @@ class CheckpointDocument(msgspec.Struct, frozen=True, kw_only=True):
     progress: dict[str, Any]
     pending: tuple[PlannedRange, ...]
     earlier: tuple[TopicProgress, ...] = ()
+    file_layout: int = FileLayout.PATH_ONLY
 
 
 class Checkpoint:
@@ -68,6 +89,10 @@ class Checkpoint:
             ): at
             for each, at in progress.reached.items()
         }
+
+    @property
+    def file_layout(self) -> FileLayout:
+        return FileLayout(self._document.file_layout)
 
     @property
     def pending(self) -> tuple[PlannedRange, ...]:
@@ -108,6 +133,7 @@ def open_checkpoint(
         columns=columns,
         progress=Progress(incarnations={}, reached={}).encode(),
         pending=(),
+        file_layout=max(FileLayout),
     )
     if read_only:
         yield Checkpoint(directory, _read(directory) or new)
@@ -158,4 +184,7 @@ def _read(directory: Path) -> CheckpointDocument | None:
             raw = path.read_bytes()
         except (FileNotFoundError, NotADirectoryError):
             return None
-    return unseal(raw, CheckpointDocument, str(path))
+    document = unseal(raw, CheckpointDocument, str(path))
+    if document.file_layout not in set(FileLayout):
+        raise UnsupportedFormat(f"{path} is of a newer version, with files that this one does not write: upgrade it")
+    return document

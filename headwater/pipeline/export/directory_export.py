@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from headwater.pipeline.export.backlog import ADVICE, Failure, find_backlog
-from headwater.pipeline.export.checkpoint import Checkpoint, PlannedRange, pending_of
+from headwater.pipeline.export.checkpoint import Checkpoint, FileLayout, PlannedRange, pending_of
 from headwater.pipeline.export.parquet import MILESTONES as FILE_STEPS
 from headwater.pipeline.export.parquet import Files, files_of, write_range
 from headwater.pipeline.runner import Runner
@@ -81,7 +81,7 @@ class DirectoryExport:
         check_columns(query)
         self._query, self._checkpoint = replace(query, advice=ADVICE), checkpoint
         backlog = find_backlog(store, self._query, checkpoint.places, start_anew=start_anew)
-        self.failures = list(backlog.failures)
+        self.failures, self.open_transactions = list(backlog.failures), backlog.open_transactions
         self._others: list[PlannedRange] = []  # of earlier runs: what this run does not select, or cannot do
         self.tasks: list[Task] = []
         for each in checkpoint.pending:
@@ -123,7 +123,7 @@ class DirectoryExport:
             return summary
         self._save(left)
         milestones.reached("export.planned")
-        work = partial(_write, query=self._query, directory=self._checkpoint.directory)
+        work = partial(_write, query=self._query, directory=self._checkpoint.directory, layout=self._checkpoint.file_layout)
         try:
             for done in runner.each(work, self.tasks):
                 progressed(done.task.split.size_bytes, str(done.task.split.partition_id))
@@ -155,7 +155,7 @@ class DirectoryExport:
                 f"{pending.partition_id}: offsets {pending.first} to {head.start_offset - 1} were to be exported, the archive begins at"
                 f" {head.start_offset} now ({self._query.advice.skip_loss})"
             )
-        if pending.first < head.start_offset and (there := files_of(self._checkpoint.directory, pending)):
+        if pending.first < head.start_offset and (there := files_of(self._checkpoint.directory, pending, self._checkpoint.file_layout)):
             raise DataLoss(
                 f"{pending.partition_id}: an earlier run was interrupted while it exported offsets {pending.first} to {pending.end - 1};"
                 f" the archive begins at {head.start_offset} now. {len(there)} files such as {there[0]} may hold records that cannot be"
@@ -171,9 +171,9 @@ def check_columns(query: Query) -> None:
         raise UsageError(f"an export needs the columns {' and '.join(missing)}")
 
 
-def _write(store: ObjectStore, task: Task, *, query: Query, directory: Path) -> Done:
+def _write(store: ObjectStore, task: Task, *, query: Query, directory: Path, layout: FileLayout) -> Done:
     try:
-        return Done(task=task, files=write_range(store, task.split, query, task.pending, directory))
+        return Done(task=task, files=write_range(store, task.split, query, task.pending, directory, layout))
     except (DiskFull, Unauthorised):
         raise  # every other range would fail, too
     except HeadwaterError as error:  # of this range alone

@@ -2,7 +2,11 @@
 
     DIR/topic=<topic>/date=<day>/<topic id>-<partition>-<first>-<end>-<n>.parquet
 
-The day is the record's, in UTC. `n` counts the files of one range and day: more than one when a range jumps between more days
+The day is the record's, in UTC; 1970-01-01 for a record without a time (-1 ms) or beyond year 9999. Readers guess the type
+of what a path says. So a topic whose name may be taken for a number, such as 007, has `@` after it there, and the files have a column
+`topicName`. A directory that an older version began keeps to what that version wrote (FileLayout).
+
+`n` counts the files of one range and day: more than one when a range jumps between more days
 than files may be open.
 """
 
@@ -18,7 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headwater.pipeline.export.checkpoint import PlannedRange
+from headwater.pipeline.export.checkpoint import FileLayout, PlannedRange
 from headwater.pipeline.scan.decoder import arrow_schema
 from headwater.pipeline.scan.query import Query
 from headwater.pipeline.scan.split_reader import read_split
@@ -38,7 +42,7 @@ LINEAGE = pa.schema(
         pa.field("rangeEnd", pa.int64()),
     ]
 )
-NO_DAY = "__HIVE_DEFAULT_PARTITION__"  # of records without a time, as Hive and Spark name it
+TOPIC_NAME = pa.field("topicName", pa.string())  # not `topic`: readers refuse a column that the path has, too, with another type
 BUFFER_BYTES = 64 << 20  # of Arrow data in one task, before it becomes row groups
 DAYS_OPEN_MAX = 32  # files of one task that are written at once
 _DAY_US = 24 * 3600 * 1_000_000
@@ -60,18 +64,19 @@ class Files:
         return Files(self.files + other.files, self.rows + other.rows, self.size_bytes + other.size_bytes)
 
 
-def write_range(store: ObjectStore, split: Split, query: Query, pending: PlannedRange, directory: Path) -> Files:
+def write_range(store: ObjectStore, split: Split, query: Query, pending: PlannedRange, directory: Path, layout: FileLayout) -> Files:
     """Write the range. Its files get their names when all of them are complete and on disk.
 
     Files of an earlier attempt are replaced or removed. Raises DiskFull, UsageError, and what read_split does.
     """
-    topic = directory / f"topic={split.topic}"
-    writer = _Writer(topic, pending)
+    topic = directory / layout.folder(split.topic)
+    writer = _Writer(topic, pending, layout.no_day)
     with disk_errors(topic, UsageError):
         try:
             with closing(read_split(store, split, query)) as batches:
                 for batch in batches:
-                    writer.add(with_lineage(batch, split, pending))
+                    rows = with_lineage(batch, split, pending)
+                    writer.add(rows if layout is FileLayout.PATH_ONLY else _with_topic(rows, split.topic))
             written = writer.finish()
         except BaseException:
             writer.abandon()
@@ -90,13 +95,13 @@ def write_range(store: ObjectStore, split: Split, query: Query, pending: Planned
         return Files(len(kept), writer.rows, sum(path.stat().st_size for path in kept))
 
 
-def files_of(directory: Path, pending: PlannedRange) -> list[Path]:
+def files_of(directory: Path, pending: PlannedRange, layout: FileLayout) -> list[Path]:
     """The range's files in the directory of an export; some may be missing."""
-    return sorted((directory / f"topic={pending.topic}").glob(f"date=*/{pending.name}-*.parquet"))
+    return sorted((directory / layout.folder(pending.topic)).glob(f"date=*/{pending.name}-*.parquet"))
 
 
 def export_schema(query: Query) -> pa.Schema:
-    """The schema of the files: without the topic, which is in their path, and with LINEAGE."""
+    """The columns of every export: those of the query without the topic, and LINEAGE."""
     columns = arrow_schema([name for name in query.columns if name != "topic"])
     return pa.schema([*columns, *LINEAGE])
 
@@ -122,6 +127,11 @@ def with_lineage(batch: pa.RecordBatch, split: Split, pending: PlannedRange) -> 
     )
 
 
+def _with_topic(rows: pa.RecordBatch, topic: str) -> pa.RecordBatch:
+    columns = [*rows.columns, pa.repeat(pa.scalar(topic), len(rows))]
+    return pa.RecordBatch.from_arrays(columns, schema=pa.schema([*rows.schema, TOPIC_NAME]))
+
+
 def _epochs(split: Split) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """First offsets, rising, and the leader epoch from each on; -1 where it is unknown."""
     steps_of: dict[int, int] = {-1: -1}
@@ -135,8 +145,8 @@ def _epochs(split: Split) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
 class _Writer:
     """The files of one range, by day. Holds BUFFER_BYTES of rows and DAYS_OPEN_MAX open files."""
 
-    def __init__(self, topic: Path, pending: PlannedRange) -> None:
-        self._topic, self._name = topic, pending.name
+    def __init__(self, topic: Path, pending: PlannedRange, no_day: str) -> None:
+        self._topic, self._name, self._no_day = topic, pending.name, no_day
         self._buffered: dict[int, list[pa.RecordBatch]] = {}
         self._buffered_bytes = 0
         self._open: dict[int, tuple[pq.ParquetWriter, Path]] = {}
@@ -176,12 +186,12 @@ class _Writer:
 
     def _create(self, day: int, schema: pa.Schema) -> tuple[pq.ParquetWriter, Path]:
         number = self._numbers[day] = self._numbers.get(day, -1) + 1
-        folder = self._topic / f"date={_day_text(day)}"
+        folder = self._topic / f"date={self._no_day if day == _NO_DAY else _day_text(day)}"
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{self._name}-{number}.parquet"
         partial = folder / f".{path.name}.{secrets.token_hex(4)}{PARTIAL}"  # of this attempt alone: a task of a killed run may still write
         self._written.append((partial, path))
-        repeated = [name for name in ("partition", "timestampType", *LINEAGE.names) if name in schema.names]
+        repeated = [name for name in ("partition", "timestampType", *LINEAGE.names, TOPIC_NAME.name) if name in schema.names]
         return pq.ParquetWriter(partial, schema, compression="zstd", use_dictionary=repeated), partial
 
     def _close(self) -> None:
@@ -213,4 +223,4 @@ def _days(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
 
 
 def _day_text(day: int) -> str:
-    return NO_DAY if day == _NO_DAY else str(np.datetime64(day, "D"))
+    return str(np.datetime64(day, "D"))

@@ -1,7 +1,9 @@
 """The heads of the partitions that a scan reads, each read once."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from typing import NamedTuple
 
 import structlog
 
@@ -18,8 +20,10 @@ from manifests import keys
 from manifests.entry import Entry
 from manifests.head import Head
 from manifests.repository import ManifestRepository
+from manifests.topic import turn_command
 from manifests.topic_survey import survey_topics
 
+NAMED_MAX = 5  # open transactions in one message
 WORKERS = 8  # documents loaded at once
 MISSING_MAX = 1000  # partitions without a manifest in one event
 REPLANS_MAX = 8  # because objects were replaced while they were read
@@ -28,6 +32,15 @@ _TIME_PIECE_BYTES = 256 << 10  # the index leads to within 64 KiB of a time
 _DAMAGE = (CorruptData, ForeignOwner, UnsupportedFormat)  # of one document: others can still be read
 
 log = structlog.get_logger()
+
+
+class OpenTransactionAtEnd(NamedTuple):
+    """A transaction that is open from `offset` on: the last `offsets` offsets of its archive are not read because of it."""
+
+    topic: str
+    partition: int
+    offset: int
+    offsets: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +55,13 @@ class OffsetRange:
     def entries(self) -> tuple[Entry, ...]:
         """The live entries, gaps included, that hold some of these offsets."""
         return tuple(self.head.entries.within(self.first, self.end))
+
+    def open_transaction(self, query: Query) -> OpenTransactionAtEnd | None:
+        """The transaction that ends the range, before the query would."""
+        requested = (query.ending.at(self.head.topic, self.head.partition), query.predicate.end_offset)
+        if self.end in requested or not self.end == latest(self.head, read_committed=query.read_committed) < self.head.next_offset:
+            return None
+        return OpenTransactionAtEnd(self.head.topic, self.head.partition, self.end, self.head.next_offset - self.end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +120,11 @@ class ArchiveSnapshot:
             return cls(tuple(each for each in loaded if isinstance(each, Head)), tuple(lost))
 
     def ranges(self, store: ObjectStore, query: Query) -> list[OffsetRange]:
-        """The offsets that the query's bounds mean, by these heads; without partitions that have none.
+        """The same as `bounds`, without partitions that have no offsets."""
+        return [each for each in self.bounds(store, query) if each.first < each.end]
+
+    def bounds(self, store: ObjectStore, query: Query) -> list[OffsetRange]:
+        """The offsets that the query's bounds mean, by these heads.
 
         Reads from the store only where a bound is a time. Raises DataLoss and NotFound for bounds that the archive does not have.
         """
@@ -113,7 +137,7 @@ class ArchiveSnapshot:
             return OffsetRange(head, max(first, query.predicate.first_offset), min(end, query.predicate.end_offset))
 
         with ContextThreads(WORKERS, "snapshot") as pool:
-            return [each for each in pool.map(range_of, self.heads) if each.first < each.end]
+            return list(pool.map(range_of, self.heads))
 
     def _check_named(self, which: str, bound: Bound, query: Query) -> None:
         known = {head.partition_id.topic_partition for head in self.heads}
@@ -121,6 +145,16 @@ class ArchiveSnapshot:
             lost = any(one.covers(each) for one in self.lost)
             if each not in known and not lost and query.predicate.may_hold(each.topic, each.partition):
                 raise NotFound(f"the {which} offsets name {each}, which is not one of the selected partitions")
+
+
+def describe_open(transactions: Sequence[OpenTransactionAtEnd]) -> str:
+    """A sentence for people, about those that hide most. The others are only counted."""
+    if not transactions:
+        return ""
+    most = sorted(transactions, key=lambda transaction: (-transaction.offsets, transaction))[:NAMED_MAX]
+    named = [f"{topic}:{partition} from offset {offset} on ({offsets} offsets)" for topic, partition, offset, offsets in most]
+    more = f", and {len(transactions) - NAMED_MAX} more partitions" if len(transactions) > NAMED_MAX else ""
+    return f"not read because a transaction is open: {', '.join(named)}{more}"
 
 
 def load_head(repository: ManifestRepository, partition: PartitionId) -> Head:
@@ -242,7 +276,9 @@ def _partitions(repository: ManifestRepository, selection: Selection, topic: str
     topic_id = selection.topic_ids.get(topic)
     try:
         if topic_id is None:
-            manifest = repository.resolve(topic)
+            manifest, current = repository.resolve_name(topic)
+            for undecided in repository.undecided(current):
+                _warn_of_undecided(topic, undecided)
         elif (found := repository.load_topic(topic, topic_id)) is not None:
             manifest = found
         else:
@@ -278,6 +314,11 @@ def _advised(error: HeadwaterError, advice: str) -> HeadwaterError:
     if isinstance(error, CorruptData) and advice:
         return type(error)(error.where, error.position, f"{error.reason} ({advice})")
     return error
+
+
+@lru_cache(maxsize=1024)
+def _warn_of_undecided(topic: str, topic_id: str) -> None:
+    log.warning("incarnation_passed_over", topic=topic, topic_id=topic_id, command=turn_command(topic, topic_id))
 
 
 @lru_cache(maxsize=1024)  # once per process: a stream reads snapshots again and again

@@ -7,8 +7,10 @@ from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import pyarrow as pa
+import structlog
 
 from headwater.pipeline.runner import processors
 from headwater.pipeline.scan.decoder import arrow_schema
@@ -25,12 +27,14 @@ from headwater_core.threads import DaemonThreads
 READ_AHEAD_BYTES = 128 << 20  # of Arrow data that is decoded ahead, over all workers
 ORDERED_SPLIT_BYTES = 32 << 20  # at most: while one split is consumed, the next ones should fit into READ_AHEAD_BYTES
 
+log = structlog.get_logger()
+
 
 def scan(
-    store: ObjectStore | str,
+    store: ObjectStore | str | os.PathLike[str],
     topics: str | Sequence[str] | None = None,
     *,
-    where: Predicate = EVERYTHING,
+    where: Predicate | None = None,
     workers: int | None = None,
     **options: object,
 ) -> pa.RecordBatchReader:
@@ -38,24 +42,44 @@ def scan(
 
         scan("s3://bucket/prefix", "orders,pay*", starting_timestamp=datetime(2026, 1, 1), columns=["offset", "value"]).read_pandas()
 
-    store    the archive, or its URL
+    store    the archive, its URL, or the path of its directory
     topics   names and globs; or select topics with subscribe, subscribe_pattern or assign
     where    what else a record must satisfy: headwater.Predicate.of_times(first_ms, end_ms), say, which is exact, where a bound that is a
              time becomes an offset
     workers  threads that fetch and decode; None: one for each processor
-    options  those of the Spark source (docs/spark.md), as startingOffsets or starting_offsets
+    options  those of the Spark source (docs/spark.md), as startingOffsets or starting_offsets. A time is a number of milliseconds since
+             1970, a datetime, or text such as 2026-01-31T12:00:00Z; without a time zone it is UTC
 
     Errors in the options, and offsets that the archive does not have, are raised here; damage while reading. Memory: about
     READ_AHEAD_BYTES, and 30 MiB for each worker. The work stops when the reader is deleted, and when the program ends. A reader
     can be read once, and only in the process that made it: afterwards it has no batches, so keep the table, or scan again.
     """
-    if isinstance(store, str):
-        options["store"] = store
-    query = parse_query({"topics": topics, **options}).where(where)
-    opened = open_query_store(query) if isinstance(store, str) else store
+    if not isinstance(where, Predicate | None):
+        raise UsageError(f"where: a headwater.Predicate is expected, such as headwater.Predicate.of_times(first_ms, end_ms), not {where!r}")
+    if workers is not None and (not isinstance(workers, int) or workers < 1):
+        raise UsageError(f"workers: a number from 1 on is expected, not {workers!r}")
+    if isinstance(store, str | os.PathLike):
+        options["store"] = _url(store)
+    elif not hasattr(store, "read_into"):
+        raise UsageError(f"store: s3://bucket/prefix, file:///path or a path is expected, not {store!r}")
+    query = parse_query({"topics": topics, **options}).where(where or EVERYTHING)
+    opened = open_query_store(query) if isinstance(store, str | os.PathLike) else store
     query = replace(query, split_bytes=min(query.split_bytes or ORDERED_SPLIT_BYTES, ORDERED_SPLIT_BYTES))
-    batches = _in_order(opened, plan_scan(opened, query).splits, query, workers or processors())
+    plan = plan_scan(opened, query)
+    for transaction in plan.open_transactions:
+        topic, partition, offset, offsets = transaction
+        log.warning("open_transaction_found", topic=topic, partition=partition, offset=offset, offsets=offsets)
+    batches = _in_order(opened, plan.splits, query, workers or processors())
     return pa.RecordBatchReader.from_batches(arrow_schema(query.columns), batches)
+
+
+def _url(store: str | os.PathLike[str]) -> str:
+    if isinstance(store, str):
+        return store
+    path = Path(store)
+    if path.parts and path.parts[0].endswith(":"):  # pathlib has made one slash of two
+        raise UsageError(f"store: {str(path)!r} was a URL: give it as text, not as a path")
+    return path.absolute().as_uri()
 
 
 def open_query_store(query: Query) -> ObjectStore:

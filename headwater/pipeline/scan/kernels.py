@@ -14,9 +14,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import structlog
 from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
+from numba.core.event import Event, Listener, register
 from numba.extending import intrinsic
 
 from headwater_core.segments.batches import CRC_FROM, HEADER_BYTES, LENGTH_FROM, OFFSET_MAX
@@ -55,11 +57,31 @@ NO_TIMESTAMP = -(2**63)  # marks a timestamp beyond that
 RECORD_BYTES_MIN = 7  # a length, five one-byte fields and the header count
 CRC_IN_KERNEL_BYTES = 1024  # from here on a call of the hardware's CRC costs less than the table's
 
+log = structlog.get_logger()
+
 _CODEC = 0x07
 _LOG_APPEND_TIME = 0x08
 _TRANSACTIONAL = 0x10
 _CONTROL = 0x20
 _INT64_MAX = 2**63 - 1
+
+
+class _Compilations(Listener):
+    """Logs when the first kernel is compiled: all of them take half a minute, in which nothing else is to be seen."""
+
+    def __init__(self) -> None:
+        self._is_reported = False
+
+    def on_start(self, event: Event) -> None:
+        if not self._is_reported and event.data["dispatcher"].py_func.__module__ == __name__:
+            self._is_reported = True
+            log.warning("decoder_not_compiled", directory=str(event.data["dispatcher"].stats.cache_path or ""))
+
+    def on_end(self, event: Event) -> None:
+        pass
+
+
+register("numba:compile", _Compilations())  # type: ignore[no-untyped-call]
 
 
 def compiled(function: Kernel) -> Kernel:

@@ -2,11 +2,13 @@
 
 import fnmatch
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from numbers import Integral
 from typing import Any
 
+from headwater_core.errors import UsageError
 from headwater_core.partition import TopicPartition
 from manifests.entry import OFFSET_MAX, Entry
 from manifests.page import Item
@@ -58,6 +60,10 @@ class Predicate:
     end_timestamp_ms: int | None = None
 
     def __post_init__(self) -> None:
+        for name, kind, wanted in _PREDICATE:
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
+                raise UsageError(f"Predicate: {name} is {wanted}, not {value!r}")
         if not 0 <= self.first_offset <= self.end_offset <= END_OF_OFFSETS:
             raise ValueError(f"offsets out of order: {self.first_offset} to {self.end_offset}")
         if self.first_timestamp_ms is not None and self.end_timestamp_ms is not None and self.first_timestamp_ms > self.end_timestamp_ms:
@@ -116,6 +122,14 @@ class Predicate:
         return item.last_timestamp_ms is not None and item.last_timestamp_ms >= self.first_timestamp_ms
 
 
+_PREDICATE: tuple[tuple[str, type, str], ...] = (
+    ("topics", Set, "a set of names"),
+    ("partitions", Set, "a set of numbers"),
+    ("first_offset", Integral, "an offset"),
+    ("end_offset", Integral, "an offset"),
+    ("first_timestamp_ms", Integral, "a number of milliseconds since 1970"),
+    ("end_timestamp_ms", Integral, "a number of milliseconds since 1970"),
+)
 EVERYTHING = Predicate()
 
 

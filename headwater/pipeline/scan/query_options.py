@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
+from numbers import Integral
 from typing import Any
 
 from headwater.pipeline.scan.query import COLUMNS, END_OF_OFFSETS, Bound, Edge, Place, Query, Selection, Time
@@ -43,6 +44,12 @@ _SELECTIONS = ("topics", "subscribe", "subscribePattern", "assign")
 _SIZE = re.compile(r"([0-9]{1,18}) *(?:([kmgt])(?:ib)?)?", re.IGNORECASE)  # "64m" as Spark has it, "64MiB" as we do
 _UNITS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_TIMES = ("startingTimestamp", "endingTimestamp", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp")
+_MISTAKEN = (  # numbers that are a time of 1973 to 5138 in another unit, and in ms one when there was no Kafka
+    (10**8, 10**11, "seconds"),
+    (10**14, 10**17, "microseconds"),
+    (10**17, 4 * 10**18, "nanoseconds"),  # the largest number of all stands for no end
+)
 
 
 def parse_query(options: Mapping[str, object]) -> Query:
@@ -89,6 +96,8 @@ def _canonical(options: Mapping[str, object]) -> dict[str, str]:
         if found is None:
             raise UsageError(f"unknown option {name!r}{_nearest(name, known)}")
         found = _ALIASES.get(found, found)
+        if found in _TIMES:
+            _check_unit(found, value)
         text = _text(value)
         if given.get(found, text) != text:
             raise UsageError(f"option {found} is given twice: {given[found][:80]!r} and {text[:80]!r}")
@@ -105,6 +114,17 @@ def _nearest(name: str, known: Mapping[str, str]) -> str:
     return f"; did you mean {known[near[0]]!r}?" if near else f"; known options are {', '.join(_OPTIONS)}"
 
 
+def _check_unit(name: str, value: object) -> None:
+    """Raises UsageError for a number that Python code has in another unit than milliseconds. Text may have come with a stream's options."""
+    if isinstance(value, Mapping):
+        for inner in value.values():
+            _check_unit(name, inner)
+    elif isinstance(value, Integral):
+        unit = next((unit for first, end, unit in _MISTAKEN if first <= int(value) < end), None)
+        if unit:
+            raise UsageError(f"{name}: {value} seems to be in {unit}; give milliseconds since 1970, a datetime, or a time as text")
+
+
 def _text(value: object) -> str:
     match value:
         case bool():
@@ -113,9 +133,14 @@ def _text(value: object) -> str:
             at = value if value.tzinfo else value.replace(tzinfo=UTC)
             return str(-((_EPOCH - at) // timedelta(milliseconds=1)))  # the first whole millisecond at or after it
         case Mapping():
-            return json.dumps(value)
+            try:
+                return json.dumps(value, default=_text)
+            except TypeError as error:
+                raise UsageError(f"{str(value)[:80]!r}: names of topics and numbers of partitions are expected as keys: {error}") from None
         case str():
             return value
+        case bytes() | bytearray() | memoryview():
+            raise UsageError(f"{bytes(value)[:80]!r}: text is expected, not bytes")
         case Iterable():
             return ",".join(map(str, value))
         case _:
@@ -173,7 +198,7 @@ def _bound(given: Mapping[str, str], which: str, edge: Edge) -> Bound:
         return Bound(edge)
     name, text = names[0], given[names[0]].strip()
     if name == f"{which}Timestamp":
-        return Bound(Time(_integer(name, text)))
+        return Bound(Time(_time_ms(name, text)))
     if name == f"{which}Offsets" and text.lower() in ("earliest", "latest"):
         return Bound(Edge(text.lower()))
     by_time = name.endswith("ByTimestamp")
@@ -183,9 +208,23 @@ def _bound(given: Mapping[str, str], which: str, edge: Edge) -> Bound:
         if not isinstance(numbers, dict):
             raise UsageError(f'{name}: {topic} needs partitions and values, such as {{"0": 23}}')
         for number, value in numbers.items():
-            at = _integer(name, value)
-            named[_partition(name, topic, number)] = Time(at) if by_time else _offset(name, at)
+            named[_partition(name, topic, number)] = Time(_time_ms(name, value)) if by_time else _offset(name, _integer(name, value))
     return Bound(edge, named)
+
+
+def _time_ms(name: str, value: object) -> int:
+    """From milliseconds since 1970, or a time in ISO 8601, which is UTC without a time zone."""
+    text = str(value)
+    try:
+        return _integer(name, value)
+    except UsageError:
+        expected = "milliseconds since 1970, or a time such as 2026-01-31T12:00:00Z"
+        if re.fullmatch(r"[-+0-9.eE]+", text) and not re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", text):
+            raise UsageError(f"{name}: {text[:80]!r} is not a whole number: {expected}") from None
+        try:
+            return int(_text(datetime.fromisoformat(text)))
+        except ValueError:
+            raise UsageError(f"{name}: {text[:80]!r} is neither a whole number of {expected}") from None
 
 
 def _offset(name: str, value: int) -> Place:

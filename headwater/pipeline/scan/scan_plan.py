@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from headwater.pipeline.runner import processors
-from headwater.pipeline.scan.archive_snapshot import LostDocument, OffsetRange
+from headwater.pipeline.scan.archive_snapshot import LostDocument, OffsetRange, OpenTransactionAtEnd
 from headwater.pipeline.scan.quarantine import read_snapshot
 from headwater.pipeline.scan.query import Query
 from headwater.pipeline.scan.splits import Split, entries_left_out, plan_splits
@@ -12,12 +12,13 @@ from headwater_core.objectstore.store import ObjectStore
 
 @dataclass(frozen=True, slots=True)
 class ScanPlan:
-    """What a scan will read, and what it cannot read (`lost`)."""
+    """What a scan will read, and what it cannot read: `lost`, and what is hidden by `open_transactions`."""
 
     ranges: list[OffsetRange]
     splits: list[Split]
     entries_left_out: int
     lost: tuple[LostDocument, ...] = ()
+    open_transactions: tuple[OpenTransactionAtEnd, ...] = ()
 
     @property
     def size_bytes(self) -> int:
@@ -31,6 +32,8 @@ def plan_scan(store: ObjectStore, query: Query, *, workers: int | None = None) -
     workers  that shall all have work; None: one for each processor
     """
     snapshot = read_snapshot(store, query)
-    ranges = snapshot.ranges(store, query)
+    bounds = snapshot.bounds(store, query)
+    ranges = [bound for bound in bounds if bound.first < bound.end]
     splits = plan_splits(ranges, query, cores=workers or processors())
-    return ScanPlan(ranges, splits, entries_left_out(ranges, query), snapshot.lost)
+    hiding = tuple(transaction for bound in bounds if (transaction := bound.open_transaction(query)))
+    return ScanPlan(ranges, splits, entries_left_out(ranges, query), snapshot.lost, hiding)

@@ -16,6 +16,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from headwater.pipeline.runner import processors
+from headwater.pipeline.scan.archive_snapshot import describe_open
 from headwater.pipeline.scan.quarantine import open_quarantine, read_snapshot
 from headwater.pipeline.scan.query import Query
 from headwater.pipeline.scan.query_options import parse_query
@@ -36,6 +37,11 @@ class HeadwaterSource(DataSource):
         return "headwater"
 
     def schema(self) -> StructType:
+        if "provider" in self.options:  # one of those that Spark adds to a table's, which it passes now and never again
+            raise UsageError(
+                "CREATE TABLE … USING headwater makes no table that can be read, as Spark does not pass its options to the scan: "
+                "CREATE TEMPORARY VIEW … USING headwater OPTIONS (store 's3://…', topics '…')"
+            )
         return spark_schema(parse_query(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -61,7 +67,8 @@ class BatchQuery(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         store = opened(self._query)
-        ranges = read_snapshot(store, self._query).ranges(store, self._query)
+        bounds = read_snapshot(store, self._query).bounds(store, self._query)
+        ranges = [bound for bound in bounds if bound.first < bound.end]
         splits = plan_splits(ranges, self._query, cores=processors())
         wanted = {entry.key for split in splits for entry in split.entries}
         report_to_spark(
@@ -72,6 +79,7 @@ class BatchQuery(DataSourceReader):
             splits=len(splits),
             size_bytes=sum(split.size_bytes for split in splits),
             predicate=self._query.predicate,
+            open_transactions=describe_open([transaction for bound in bounds if (transaction := bound.open_transaction(self._query))]),
         )
         return [InputPartition(split) for split in splits]
 

@@ -103,8 +103,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._ends()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """For the query's progress report: the end of the archive, by the last snapshot."""
-        return place_at(self._heads, self._ends()).encode() if self._heads else None
+        """For the query's progress report: what can be read, by the last snapshot, and the open transactions that end it."""
+        if not self._heads:
+            return None
+        bounds = (OffsetRange(self._heads[partition], end, end) for partition, end in self._ends().items())
+        hiding = {str(bound.head.partition_id): bound.end for bound in bounds if bound.open_transaction(self._query)}
+        return place_at(self._heads, self._ends()).encode() | ({"openTransactions": hiding} if hiding else {})
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks of the batch between two offsets. The batch may have been planned before the query was restarted."""

@@ -23,7 +23,7 @@ from headwater.pipeline.export.checkpoint import pending_of
 from headwater.pipeline.export.directory_export import check_columns
 from headwater.pipeline.export.parquet import days_of, export_schema, with_lineage
 from headwater.pipeline.runner import StorePlace
-from headwater.pipeline.scan.archive_snapshot import ArchiveSnapshot
+from headwater.pipeline.scan.archive_snapshot import ArchiveSnapshot, OpenTransactionAtEnd
 from headwater.pipeline.scan.progress import Reached
 from headwater.pipeline.scan.query import Query
 from headwater.pipeline.scan.split_reader import read_split
@@ -125,6 +125,10 @@ class TableExport:
     @property
     def failures(self) -> tuple[Failure, ...]:
         return self._backlog.failures
+
+    @property
+    def open_transactions(self) -> tuple[OpenTransactionAtEnd, ...]:
+        return self._backlog.open_transactions
 
     @property
     def size_bytes(self) -> int:

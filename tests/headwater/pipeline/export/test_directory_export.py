@@ -1,6 +1,7 @@
 """Exports hold each offset once, with where it came from, whatever happened on the way."""
 
 import base64
+import json
 import os
 import signal
 import subprocess
@@ -13,6 +14,8 @@ from random import Random
 from typing import Any
 
 import msgspec
+import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
@@ -21,21 +24,22 @@ import recovery
 from headwater.pipeline.export import parquet
 from headwater.pipeline.export.checkpoint import open_checkpoint
 from headwater.pipeline.export.directory_export import MILESTONES, DirectoryExport, DirectoryExportResult
-from headwater.pipeline.export.parquet import NO_DAY, _by_day, _day_text
+from headwater.pipeline.export.parquet import _NO_DAY, _by_day, _day_text
 from headwater.pipeline.runner import Threads
 from headwater.pipeline.scan.decoder import arrow_schema
 from headwater.pipeline.scan.query import COLUMNS, Query
 from headwater.pipeline.scan.query_options import parse_query
-from headwater_core.errors import CorruptData, Locked, Partial, UsageError
+from headwater_core.errors import CorruptData, Locked, Partial, UnsupportedFormat, UsageError
 from headwater_core.objectstore.directory import DirectoryStore
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import topic_id_text
 from manifests import keys
+from manifests.document import _digest
 from tests.fixtures import expected, unpack
 from tests.headwater.pipeline.bucket import TOPICS, Crash, Crashing, a_bucket
 from tests.headwater.pipeline.growing import Growing
 from tests.headwater.test_verbs import as_expected
-from tests.headwater_core.segments.builders import a_segment
+from tests.headwater_core.segments.builders import BASE_TIME, a_batch, a_record, a_segment
 from tests.manifests import format_1
 from tests.recovery.archived import archive_in_memory
 
@@ -406,8 +410,67 @@ def test_records_without_a_time_have_no_day() -> None:
         [pa.array(range(len(times)), pa.int64()), pa.array(times, pa.timestamp("us", tz="UTC"))],
         schema=arrow_schema(["offset", "timestamp"]),
     )
-    found = {_day_text(day): part.column("offset").to_pylist() for day, part in _by_day(batch)}
-    assert found == {NO_DAY: [0, 5, 6], "1969-12-31": [2], "1970-01-01": [1, 3], "1970-01-02": [4]}
+    found = {day: part.column("offset").to_pylist() for day, part in _by_day(batch)}
+    assert found.pop(_NO_DAY) == [0, 5, 6]
+    assert {_day_text(day): offsets for day, offsets in found.items()} == {"1969-12-31": [2], "1970-01-01": [1, 3], "1970-01-02": [4]}
+
+
+def times(growing: Growing, topic: str, *timestamps: int) -> None:
+    archive = growing.archive(topic)
+    start = archive.head.next_offset if archive.held else 0
+    archive.append(a_batch(start, [a_record(start + at, timestamp=time) for at, time in enumerate(timestamps)]))
+
+
+AWKWARD = ("007", "7", "1.5", "2026-01-31", "null", "-1", "orders", "NaN")
+
+
+def test_a_plain_reader_reads_every_topic_and_records_without_a_day(tmp_path: Path) -> None:
+    growing = Growing(tmp_path / "bucket")
+    for topic in AWKWARD:
+        times(growing, topic, BASE_TIME, -1, 1000 * BASE_TIME)  # a clock, none, and one that counts microseconds
+    assert not failed(export_all(growing, tmp_path, "*"))
+    table = pd.read_parquet(tmp_path / "out")
+    assert sorted(table["topicName"]) == sorted([*AWKWARD] * 3)
+    assert set(table["topic"]) == {"orders", *(f"{topic}@" for topic in AWKWARD if topic != "orders")}
+    assert (table["topic"].str.removesuffix("@") == table["topicName"]).all()
+    assert Counter(table["date"]) == {str(np.datetime64(BASE_TIME, "ms").astype("M8[D]")): 8, "1970-01-01": 16}
+    assert set(rows_by_topic(tmp_path / "out")) == {(topic, 3) for topic in AWKWARD}
+
+
+def rows_by_topic(directory: Path) -> list[tuple[str, int]]:
+    found = ds.dataset(directory, partitioning="hive").to_table(columns=["topicName"])
+    return [(row["values"], row["counts"]) for row in found["topicName"].value_counts().to_pylist()]
+
+
+def rewrite(path: Path, **fields: object) -> None:
+    """The document with these fields; without those that are None."""
+    body = {name: value for name, value in (json.loads(path.read_bytes()) | fields).items() if value is not None and name != "digest"}
+    path.write_bytes(json.dumps(body | {"digest": _digest(body)}).encode())
+
+
+def test_a_directory_that_an_older_version_began_stays_as_it_is(growing: Growing, tmp_path: Path) -> None:
+    times(growing, "pay.a", -1)
+    times(growing, "007", BASE_TIME)
+    path = tmp_path / "out" / "_headwater" / "export.json"
+    store, query = DirectoryStore(growing.root), a_query(("*",))
+    held = open_checkpoint(tmp_path / "out", store_url=store.url, read_committed=True, columns=query.columns, read_only=False)
+    with held as checkpoint:
+        checkpoint.save({}, {}, ())
+    rewrite(path, file_layout=None)
+    assert not failed(export_all(growing, tmp_path, "*"))
+    folders = {str(each.parent.relative_to(tmp_path / "out")) for each in (tmp_path / "out").glob("topic=*/*/*.parquet")}
+    assert {each.partition("/")[0] for each in folders} == {"topic=007", "topic=pay.a", "topic=pay.b", "topic=pay.c"}
+    assert "topic=pay.a/date=__HIVE_DEFAULT_PARTITION__" in folders
+    assert "topicName" not in ds.dataset(next((tmp_path / "out").rglob("*.parquet"))).schema.names
+    assert json.loads(path.read_bytes()).get("file_layout", 1) == 1
+
+
+def test_a_directory_that_a_newer_version_began_is_refused(growing: Growing, tmp_path: Path) -> None:
+    export_all(growing, tmp_path)
+    path = tmp_path / "out" / "_headwater" / "export.json"
+    rewrite(path, file_layout=3)
+    with pytest.raises(UnsupportedFormat, match="upgrade"):
+        export_all(growing, tmp_path)
 
 
 def test_a_range_that_jumps_between_days_keeps_few_files_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,15 +9,25 @@ import pytest
 import structlog
 
 import headwater
-from headwater.pipeline.scan.archive_snapshot import ArchiveSnapshot, OffsetRange, latest, offset_for_time
+from headwater.pipeline.scan import archive_snapshot
+from headwater.pipeline.scan.archive_snapshot import (
+    ArchiveSnapshot,
+    OffsetRange,
+    OpenTransactionAtEnd,
+    describe_open,
+    latest,
+    offset_for_time,
+)
 from headwater.pipeline.scan.arrow_stream import scan
 from headwater.pipeline.scan.query import Predicate
 from headwater.pipeline.scan.query_options import parse_query
+from headwater.pipeline.scan.scan_plan import plan_scan
 from headwater_core.errors import CorruptData, DataLoss, NotFound, UsageError
 from headwater_core.objectstore.directory import DirectoryStore
 from headwater_core.partition import PartitionId, topic_id_text
 from manifests import keys
 from manifests.entry import Entry
+from manifests.repository import ManifestRepository
 from manifests.topic import encode_topic
 from tests.headwater.pipeline.archives import a_copy, fixture, soup, soup_rows
 from tests.headwater.pipeline.scan.damageable import read_quarantine
@@ -135,6 +145,28 @@ def test_what_is_undecided_is_not_committed() -> None:
     assert (latest(head, read_committed=False), latest(head, read_committed=True)) == (300, 280)
     with pytest.raises(DataLoss, match="a transaction is open from offset 280 on"):
         ranges(a_copy(soup()), isolation="read_committed", ending_offsets={"soup": {"0": 290}})
+
+
+def test_a_range_that_an_open_transaction_ends_names_it() -> None:
+    def named(**options: object) -> list[OpenTransactionAtEnd]:
+        query = parse_query({"topics": "soup", "isolation": "read_committed", "fail_on_data_loss": False, **options})
+        return list(plan_scan(soup(), query).open_transactions)
+
+    found = [OpenTransactionAtEnd("soup", 0, 280, 20)]
+    assert named() == named(starting_offsets={"soup": {"0": 280}}) == found
+    assert named(ending_offsets={"soup": {"0": 290}}) == named(ending_timestamp=BASE_TIME + 99_000) == found
+    assert named(isolation="read_uncommitted") == named(ending_offsets={"soup": {"0": 280}}) == named(ending_timestamp=BASE_TIME) == []
+    with structlog.testing.capture_logs() as logs:
+        scan(soup(), "soup", isolation="read_committed", fail_on_data_loss=False)
+    assert [(log["event"], log["offset"], log["offsets"]) for log in logs] == [("open_transaction_found", 280, 20)]
+
+
+def test_of_many_open_transactions_those_that_hide_most_are_named() -> None:
+    every = [OpenTransactionAtEnd("orders", number, 10, number + 1) for number in range(7)]
+    assert describe_open([]) == ""
+    text = describe_open(every)
+    assert text.startswith("not read because a transaction is open: orders:6 from offset 10 on (7 offsets), orders:5 ")
+    assert text.endswith("orders:2 from offset 10 on (3 offsets), and 2 more partitions")
 
 
 def test_a_gap_at_the_end_decides_no_transaction() -> None:
@@ -259,6 +291,31 @@ def test_a_damaged_document_is_listed_and_the_rest_is_read(
     assert damage.first_offset is damage.last_offset is None
     if whose == "head":
         assert ranges(store, topics="orders", **options, assign=None, starting_offsets={"orders": {"0": 4}}) == [("orders:0", 4, 10)]
+
+
+def test_an_archived_incarnation_that_the_name_never_meant_is_named() -> None:
+    """As where no metadata log is archived: the name stays with the former one for a day."""
+    store = MemoryStore()
+    former, newcomer = (PartitionId(CLUSTER, topic_id_text(bytes([number] * 16)), 0, "orders") for number in (1, 2))
+    an_archive(store, "orders", 1)
+    archive_snapshot._warn_of_undecided.cache_clear()
+
+    def events() -> list[tuple[str, str, str]]:
+        with structlog.testing.capture_logs() as logs:
+            found(store, topics="orders")
+        return [(each["event"], each["topic_id"], each["command"]) for each in logs]
+
+    assert events() == []
+    key = keys.current("orders")
+    before, _ = store.get(key)
+    an_archive(store, "orders", 2)
+    store.replace(key, before, expected_tag=store.get(key)[1])
+    assert ManifestRepository(store).resolve("orders").topic_id == former.topic_id
+    assert events() == [("incarnation_passed_over", newcomer.topic_id, f"headwater topics set orders --incarnation {newcomer.topic_id}")]
+    assert events() == []  # once in a process
+    archive_snapshot._warn_of_undecided.cache_clear()
+    ManifestRepository(store).choose_incarnation("orders", former.topic_id)
+    assert events() == []
 
 
 def test_a_topic_whose_making_was_cut_short_is_passed_by_a_glob(store: MemoryStore) -> None:

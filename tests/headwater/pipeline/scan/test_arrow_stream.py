@@ -1,10 +1,12 @@
 """Scans against what the Java consumer read, and what keeps them small."""
 
 import gc
+import re
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from headwater_core.errors import CorruptData, DataLoss, UsageError
 from headwater_core.objectstore.directory import DirectoryStore
 from tests.fixtures import Isolation, expected, expected_offsets
 from tests.headwater.pipeline.archives import a_copy, fixture, in_small_objects, rows, soup, soup_rows
+from tests.headwater.pipeline.growing import Growing
 from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.headwater_core.objectstore.meter import MeteredStore
 
@@ -207,6 +210,37 @@ def test_what_is_wrong_with_a_request_is_said_at_once() -> None:
         scan(soup(), "soup")
     with pytest.raises(UsageError, match="no store for"):
         scan("gopher://x", "soup")
+
+
+def test_the_archives_directory_may_be_a_path(tmp_path: Path) -> None:
+    growing = Growing(tmp_path / "an archive")
+    growing.append("orders", records=3)
+    assert scan(tmp_path / "an archive", "orders", where=None).read_all().num_rows == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({"store": Path("s3://bucket/prefix")}, "give it as text"),
+        ({"store": None}, "store: s3://bucket/prefix, file:///path or a path is expected"),
+        ({"store": b"file:///x"}, "store: s3://bucket/prefix, file:///path or a path is expected"),
+        ({"where": "offset > 10"}, "where: a headwater.Predicate is expected, such as headwater.Predicate.of_times"),
+        ({"workers": 0}, "workers: a number from 1 on"),
+        ({"workers": "4"}, "workers: a number from 1 on"),
+    ],
+)
+def test_a_wrong_argument_is_refused_with_what_is_expected(arguments: dict[str, Any], expected: str) -> None:
+    named: dict[str, Any] = {"store": MemoryStore(), "topics": "orders"} | arguments
+    with pytest.raises(UsageError, match=re.escape(expected)):
+        scan(**named)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"topics": "orders"}, {"partitions": 0}, {"first_offset": "5"}, {"end_timestamp_ms": datetime(2026, 1, 1, tzinfo=UTC)}]
+)
+def test_a_predicate_of_something_else_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=f"Predicate: {next(iter(wrong))} is an? "):
+        Predicate(**wrong)
 
 
 def test_nothing_wanted_is_an_empty_table_with_its_columns() -> None:

@@ -71,3 +71,22 @@ def test_a_kernel_is_compiled_without_a_cache_that_others_can_write(monkeypatch:
 
     monkeypatch.setattr(kernels, "_is_private", lambda _: False)
     assert kernels.compiled(one).stats.cache_path is None  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_the_first_scan_of_a_machine_says_what_it_waits_for(is_first: bool, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir(mode=0o700)
+    program = (
+        "import numpy as np; from headwater.pipeline.scan import kernels;"
+        "raw = np.zeros(16, np.uint8); raw.flags.writeable = False; kernels._number(raw, 0, 8); kernels._number(raw, np.int32(0), 8)"
+    )
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", program], env=os.environ | {"NUMBA_CACHE_DIR": str(cache)}, capture_output=True, text=True, check=True
+        )
+        for _ in range(1 if is_first else 2)
+    ]
+    said = runs[-1].stdout + runs[-1].stderr
+    assert said.count("decoder_not_compiled") == is_first
+    assert (str(cache) in said) is is_first

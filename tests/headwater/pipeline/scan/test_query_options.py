@@ -1,8 +1,9 @@
 """Options as Spark hands them out, and as Python does, become one checked value."""
 
 import pickle
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta, timezone
 
+import numpy as np
 import pytest
 
 from headwater.pipeline.scan.query import COLUMNS, Bound, Edge, Time
@@ -105,6 +106,14 @@ def test_assigned_partitions_are_the_only_ones() -> None:
         ({"topics": "a", "startingOffsets": '{"a": {"0": 1e400}}'}, "whole number"),
         ({"topics": "a", "startingOffsets": "[" * 100_000}, "expected"),
         ({"topics": "a", "startingTimestamp": "noon"}, "whole number"),
+        ({"topics": "a", "startingTimestamp": "noon"}, "milliseconds since 1970, or a time such as 2026-01-31T12:00:00Z"),
+        ({"topics": "a", "startingTimestamp": 1.5e12}, "milliseconds since 1970"),
+        ({"topics": "a", "startingTimestamp": 1_760_000_000}, "seems to be in seconds"),
+        ({"topics": "a", "endingTimestamp": 1_760_000_000_000_000}, "seems to be in microseconds"),
+        ({"topics": "a", "endingTimestamp": 1_760_000_000_000_000_000}, "seems to be in nanoseconds"),
+        ({"topics": "a", "endingOffsetsByTimestamp": {"a": {0: 1_760_000_000}}}, "seems to be in seconds"),
+        ({"topics": "a", "startingOffsetsByTimestamp": {("a", 0): 5}}, "are expected as keys"),
+        ({"topics": b"a"}, "not bytes"),
         ({"topics": "a", "startingTimestamp": "5", "startingOffsets": "latest"}, "contradict each other"),
         ({"assign": "{}"}, "no partition"),
         ({"assign": '{"a": 1}'}, "list of partitions"),
@@ -115,3 +124,31 @@ def test_assigned_partitions_are_the_only_ones() -> None:
 def test_what_makes_no_sense_is_refused(options: dict[str, object], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         parse_query(options)
+
+
+@pytest.mark.parametrize(
+    "time",
+    [
+        1767225600000,
+        "1767225600000",
+        "2026-01-01",
+        "2026-01-01T00:00:00Z",
+        "2026-01-01T01:00+01:00",
+        date(2026, 1, 1),
+        datetime(2026, 1, 1),  # without a time zone: UTC, wherever this runs
+        datetime(2025, 12, 31, 19, tzinfo=timezone(timedelta(hours=-5))),
+        np.datetime64("2026-01-01", "ns"),
+        np.int64(1767225600000),
+    ],
+    ids=repr,
+)
+def test_a_time_is_a_number_a_datetime_or_text(time: object) -> None:
+    assert parse_query({"topics": "a", "starting_timestamp": time}).starting == Bound(Time(1767225600000))
+    named = parse_query({"topics": "a", "ending_offsets_by_timestamp": {"a": {0: time}}}).ending.named
+    assert named == {TopicPartition("a", 0): Time(1767225600000)}
+
+
+def test_numbers_that_are_no_time_of_kafkas_are_taken_as_they_are() -> None:
+    for number in (0, 5, -1, 10**11, 2**63 - 1):
+        assert parse_query({"topics": "a", "ending_timestamp": number}).ending == Bound(Time(number))
+    assert parse_query({"topics": "a", "ending_timestamp": "1760000000"}).ending == Bound(Time(1_760_000_000))  # as a stream may have it

@@ -221,6 +221,12 @@ def test_what_is_wrong_with_the_options_is_said(spark: SparkSession, options: di
         load(spark, archived("pantry"), **options).collect()
 
 
+def test_a_table_that_could_not_be_read_is_not_created(spark: SparkSession) -> None:
+    with pytest.raises(PySparkException, match="CREATE TEMPORARY VIEW … USING headwater OPTIONS"):
+        spark.sql("CREATE TABLE never USING headwater OPTIONS (store 'file:///nowhere', topics '*')")
+    assert not spark.catalog.tableExists("never")
+
+
 def test_a_store_has_to_be_named_and_a_schema_cannot_be_given(spark: SparkSession) -> None:
     with pytest.raises(PySparkException, match="the archive is missing"):
         spark.read.format("headwater").option("topics", "photos").load().collect()

@@ -21,6 +21,7 @@ from headwater.pipeline.scan.query_options import parse_query
 from headwater.pipeline.spark.stream import StreamReader, parse_stream_query
 from headwater_core.errors import CorruptData, DataLoss, TransientError
 from headwater_core.objectstore.directory import DirectoryStore
+from tests.headwater.pipeline.archives import soup
 from tests.headwater.pipeline.growing import Growing, Offsets
 from tests.headwater.pipeline.scan.damageable import read_quarantine
 from tests.headwater_core.segments.builders import a_batch, a_commit, a_segment
@@ -362,3 +363,15 @@ def test_a_stream_killed_again_and_again_while_the_archive_grows_delivers_each_o
     assert set(died) == set(WAYS)
     assert all(killed[way] >= died.count(way) for way in PROGRAMS), killed
     assert len(world.archives) > 4
+
+
+def test_the_progress_report_names_where_an_open_transaction_ends_a_partition(tmp_path: Path) -> None:
+    bucket = DirectoryStore(tmp_path / "archive")
+    for info in soup().list(""):
+        bucket.create(info.key, soup().get(info.key)[0])
+    for isolation, hidden in (("read_committed", {"openTransactions": {"soup:0": 280}}), ("read_uncommitted", {})):
+        options = {"store": f"file://{tmp_path}/archive", "topics": "*", "startingOffsets": "earliest", "isolation": isolation}
+        reader = StreamReader(parse_stream_query(options))
+        start = reader.initialOffset()
+        end = reader.latestOffset(start, ReadAllAvailable())
+        assert reader.reportLatestOffset() == end | hidden
