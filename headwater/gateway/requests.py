@@ -145,5 +145,4 @@ def _reply(header: RequestHeader, fields: Fields, fetched: Fetched | None = None
 def _encoded(header: RequestHeader, body: bytes) -> Reply:
     response = Response()
     write_header(response, header.api_key, header.api_version, header.correlation_id)
-    response.buffer += body
-    return Reply(response.frame())
+    return Reply(response.frame(body))

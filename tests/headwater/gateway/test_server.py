@@ -23,7 +23,7 @@ from headwater.gateway.connection import RECEIVE_BYTES
 from headwater.gateway.messages import Schema
 from headwater.gateway.patience import Patience, WantedOffset
 from headwater.gateway.server import GatewayServer
-from headwater.gateway.topic_snapshot import ENCODINGS_BYTES_MAX, TopicSnapshot, TopicSnapshots
+from headwater.gateway.topic_snapshot import ENCODINGS_BYTES_MAX, TopicSnapshot, TopicSnapshots, TopicView
 from headwater_core.clock import SystemClock
 from headwater_core.errors import CorruptData, DiskFull, OffsetOutOfRange, TransientError, Unauthorised, UsageError
 from headwater_core.partition import topic_id_bytes
@@ -476,6 +476,55 @@ def test_one_connection_too_many_is_closed_and_the_others_stay(soup: FakeLog) ->
                 assert three.is_closed_by_peer()
         assert one.fetch(a_fetch(("soup", 0, 0)))["error_code"] == 0
     assert [each["event"] for each in logs] == ["connection_refused"] * 3
+
+
+def test_idle_connections_of_one_host_keep_no_other_host_out(soup: FakeLog) -> None:
+    with capture_logs() as logs, GatewayServer(FakeLogs(soup), a_config(connections_max=3)) as server:
+        many = [RawClient(server.address) for _ in range(3)]
+        until(lambda: server._gateway._meter.connections == 3)
+        with RawClient(server.address, source="127.0.0.2") as other:
+            assert other.fetch(a_fetch(("soup", 0, 0)))["error_code"] == 0
+            assert many[0].is_closed_by_peer()  # it was idle for longest
+            assert many[2].fetch(a_fetch(("soup", 0, 0)))["error_code"] == 0
+        for client in many:
+            client.close()
+        until(lambda: server._gateway._meter.connections == 0)
+    assert [event["event"] for event in logs] == ["idle_connection_closed"]
+
+
+def test_a_host_at_its_own_limit_loses_its_own_idle_connections(soup: FakeLog) -> None:
+    with (
+        GatewayServer(FakeLogs(soup), a_config(connections_per_ip_max=1)) as server,
+        RawClient(server.address, source="127.0.0.2") as other,
+        RawClient(server.address) as first,
+    ):
+        assert [client.fetch(a_fetch(("soup", 0, 0)))["error_code"] for client in (other, first)] == [0, 0]
+        with RawClient(server.address) as second:
+            assert second.fetch(a_fetch(("soup", 0, 0)))["error_code"] == 0
+            assert first.is_closed_by_peer()
+        assert other.fetch(a_fetch(("soup", 0, 0)))["error_code"] == 0
+
+
+def test_clients_that_read_no_metadata_take_bounded_memory_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    topics = {f"topic-{at}": TopicView(f"topic-{at}", at.to_bytes(16, "big"), tuple((p, 5) for p in range(6_000))) for at in range(8)}
+    monkeypatch.setattr(TopicSnapshots, "_take", lambda _: TopicSnapshot("fake-cluster", topics))
+    limit_bytes = 500 << 10
+    with capture_logs() as logs, GatewayServer(FakeLogs(), a_config(unread_bytes_max=limit_bytes, metadata_ttl_s=3600)) as server:
+        meter, slow = server._gateway._meter, []
+        server._gateway._listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # its connections inherit that
+        for name in topics:
+            slow.append(RawClient(server.address, source="127.0.0.2", receive_bytes=4096))
+            slow[-1].socket.sendall(a_request(Api.METADATA, 7, {"topics": [{"name": name}], "allow_auto_topic_creation": False}))
+        until(lambda: meter.unread_dropped >= 6)
+        assert 0 < meter.unread_bytes <= limit_bytes
+        with RawClient(server.address) as client:
+            answer = client.ask(Api.METADATA, 7, topics=[{"name": "topic-0"}], allow_auto_topic_creation=False)
+            assert len(answer["topics"][0]["partitions"]) == 6_000
+        for client in slow:
+            client.close()
+        until(lambda: meter.connections == 0)
+        assert meter.unread_bytes == 0
+    assert {event["event"] for event in logs} >= {"unread_response_dropped"}
 
 
 @pytest.mark.parametrize("sent", [b"", a_request(Api.FETCH, 12, a_fetch(("soup", 0, 0)))[:30]])
