@@ -1,12 +1,15 @@
 """Requests and answers over sockets, limits and hostile clients; the log is a fake with real batches."""
 
+import asyncio
 import errno
 import socket
 import struct
 import threading
 import tracemalloc
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -16,17 +19,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from headwater.gateway import messages
+from headwater.gateway import messages, metadata
 from headwater.gateway.apis import VERSIONS, Api, Code
 from headwater.gateway.config import GatewayConfig
-from headwater.gateway.connection import RECEIVE_BYTES
-from headwater.gateway.messages import Schema
+from headwater.gateway.connection import RECEIVE_BYTES, Connection
+from headwater.gateway.fetch import PER_TURN, Fetched, Fetcher
+from headwater.gateway.messages import Fields, Schema
 from headwater.gateway.patience import Patience, WantedOffset
 from headwater.gateway.server import GatewayServer
 from headwater.gateway.topic_snapshot import ENCODINGS_BYTES_MAX, TopicSnapshot, TopicSnapshots, TopicView
 from headwater_core.clock import SystemClock
-from headwater_core.errors import CorruptData, DiskFull, OffsetOutOfRange, TransientError, Unauthorised, UsageError
+from headwater_core.errors import CorruptData, DiskFull, NotFound, OffsetOutOfRange, TransientError, Unauthorised, UsageError
 from headwater_core.partition import topic_id_bytes
+from hydration.config import ReadPriority
 from hydration.partition_log import Isolation
 from tests.events import written_events
 from tests.headwater.gateway.fakes import FakeLog, FakeLogs, a_batch, a_topic_partition, on_its_way
@@ -640,9 +645,41 @@ def test_kept_encodings_are_bounded_in_bytes() -> None:
     with ThreadPoolExecutor(1) as executor:
         snapshots = TopicSnapshots(FakeLogs(), executor, SystemClock(), 1.0)
         for at in range(100):
-            snapshots.encoded(at, lambda answer: answer.buffer.extend(bytes(1 << 20)))
+            snapshots.keep(at, snapshots._snapshot, bytes(1 << 20))
     assert sum(len(each) for each in snapshots._encodings.values()) <= ENCODINGS_BYTES_MAX
     assert 99 in snapshots._encodings
+
+
+@pytest.mark.parametrize("asked", [[f"topic-{at}" for at in range(101)], ["topic-0", "nobody", *(f"topic-{at}" for at in range(60))], None])
+def test_long_metadata_is_encoded_beside_the_event_loop_and_each_topic_once(
+    asked: list[str] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    views = {f"topic-{at}": TopicView(f"topic-{at}", at.to_bytes(16, "big"), tuple((p, 5) for p in range(10))) for at in range(200)}
+    encoded: list[tuple[str, str]] = []
+    real = metadata._topic
+
+    def topic(view: TopicView, node_id: int) -> Fields:
+        encoded.append((threading.current_thread().name, view.name))
+        return real(view, node_id)
+
+    def looked(_: TopicSnapshots) -> TopicSnapshot:
+        """The same topics each time, in new objects; one of them has a new leader."""
+        views["topic-150"] = replace(views["topic-150"], partitions=((0, len(encoded)),))
+        return TopicSnapshot("fake-cluster", {name: replace(view, encodings={}) for name, view in views.items()})
+
+    monkeypatch.setattr(metadata, "_topic", topic)
+    monkeypatch.setattr(TopicSnapshots, "_take", looked)
+    facts = {"topics": None if asked is None else [{"name": name} for name in asked], "allow_auto_topic_creation": False}
+    with GatewayServer(FakeLogs(), a_config()) as server, RawClient(server.address) as client:
+        answers = [client.ask(Api.METADATA, 7, **facts)["topics"] for _ in range(3)]
+    names = list(views) if asked is None else list(dict.fromkeys(asked))
+    assert [[topic["name"] for topic in answer] for answer in answers] == [names] * 3
+    assert all(topic["error_code"] == (0 if topic["name"] in views else 3) for answer in answers for topic in answer)
+    assert {name for thread, name in encoded if thread == "gateway"} <= {"topic-150"}  # one topic alone is quick
+    counts = Counter(name for _, name in encoded)
+    assert {name: count for name, count in counts.items() if count > 1}.keys() <= {"topic-150"}
+    if asked is None:
+        assert answers[2][150]["partitions"][0]["leader_epoch"] > 0
 
 
 @pytest.mark.parametrize(
@@ -738,6 +775,42 @@ def test_a_reader_of_ten_thousand_partitions_is_served(tmp_path: Path) -> None:
         fetched = client.ask(Api.FETCH, 12, **facts)["responses"][0]["partitions"]
         assert [each["error_code"] for each in fetched] == [0] * 10_000
         assert fetched[9_999]["records"] == a_batch(0, [b"v"])
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_fetch_of_many_partitions_leaves_others_their_turns(soup: FakeLog, known: bool) -> None:
+    """Between two turns of the event loop it does no more than PER_TURN of them."""
+    calls, most = 0, 0
+
+    class CountedLogs(FakeLogs):
+        def partition(self, topic: str, partition: int, priority: ReadPriority | None = None) -> FakeLog:
+            nonlocal calls
+            calls += 1
+            if known:
+                return soup
+            raise NotFound(f"{topic}:{partition}")
+
+    async def others() -> None:
+        nonlocal calls, most
+        while True:
+            most, calls = max(most, calls), 0
+            await asyncio.sleep(0)
+
+    async def fetched() -> Fetched:
+        ours, theirs = socket.socketpair()
+        with ours, theirs, ThreadPoolExecutor(1) as executor:
+            logs, config = CountedLogs(soup), a_config()
+            fetcher = Fetcher(logs, TopicSnapshots(logs, executor, SystemClock(), 1.0), config)
+            facts = a_fetch(("soup", 0, 100))
+            facts["topics"][0]["partitions"] = [{**facts["topics"][0]["partitions"][0], "partition": at} for at in range(5000)]
+            other = asyncio.create_task(others())
+            try:
+                return await fetcher.fetch(facts, 12, Connection(ours, config))
+            finally:
+                other.cancel()
+
+    assert len(asyncio.run(fetched()).fields["responses"][0]["partitions"]) == 5000
+    assert 0 < most <= PER_TURN
 
 
 def test_a_fetch_that_waits_for_nothing_asks_for_no_places(
