@@ -3,6 +3,7 @@
 PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3; do \
 	$$python -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 BIN := .venv/bin
+BUILD := --use-pep517 --no-build-isolation
 SEEDS ?= 20000
 THEME_SEEDS ?= 2000
 SOAK_S ?= 1200
@@ -98,14 +99,19 @@ bench: .venv/.tests
 	@echo "making .venv with $(PYTHON)"
 	@$(PYTHON) -m venv .venv
 
-.venv/.runs: requirements.lock pyproject.toml $(wildcard headwater_core/segments/compiled_walk.[ch]) | .venv/bin/python
+# What has to be built is built by these, and by nothing newer that pip would fetch for it without a hash.
+.venv/.builds: requirements-build.lock | .venv/bin/python
+	@$(BIN)/python -m pip install --quiet --only-binary :all: --require-hashes --requirement requirements-build.lock
+	@touch $@
+
+.venv/.runs: requirements.lock pyproject.toml $(wildcard headwater_core/segments/compiled_walk.[ch]) .venv/.builds
 	@echo "installing into .venv, once: downloading the libraries, which takes a minute or two"
-	@$(BIN)/python -m pip install --quiet --progress-bar off --use-pep517 --require-hashes --requirement requirements.lock
+	@$(BIN)/python -m pip install --quiet --progress-bar off $(BUILD) --require-hashes --requirement requirements.lock
 	@echo "installing into .venv, once: building Headwater"
-	@$(BIN)/python -m pip install --quiet --no-deps --editable .
+	@$(BIN)/python -m pip install --quiet $(BUILD) --no-deps --editable .
 	@touch $@
 
 .venv/.tests: requirements-test.lock .venv/.runs
 	@echo "installing the test tools into .venv, once: among them an S3 server and Spark, which takes some minutes"
-	@$(BIN)/python -m pip install --quiet --use-pep517 --require-hashes --requirement requirements-test.lock
+	@$(BIN)/python -m pip install --quiet $(BUILD) --require-hashes --requirement requirements-test.lock
 	@touch $@

@@ -1,5 +1,6 @@
 """What commands print: data to stdout as a table, JSON or JSON lines; messages and progress to stderr."""
 
+import base64
 import contextlib
 import io
 import json
@@ -17,6 +18,7 @@ from headwater.columns import Column, Row, as_size, as_text, lay_out
 from headwater.units import duration_text
 
 PLAIN_EVERY_S = 10.0
+PIECE_BYTES = 3 << 18  # of a value that is printed as base64: three bytes are four characters
 
 format_option = click.option(
     "-o", "--output", "form", type=click.Choice(["table", "json", "jsonl"]), default="table", show_default=True, help="Output format."
@@ -90,7 +92,8 @@ def emit(
     ends_with_reader: bool = False,
     lines_max: int | None = None,
 ) -> None:
-    """Print `rows`. JSON has every key of a row. A table shows `columns`, as many as the window has room for. JSON lines are streamed.
+    """Print `rows`. JSON has every key of a row, and bytes as base64. A table shows `columns`, as many as the window has room for. JSON
+    lines are streamed.
 
     When the reader of stdout has gone, the other rows are still consumed: the command's exit code depends on all of them.
 
@@ -100,13 +103,36 @@ def emit(
     data = _Data(out or sys.stdout, ends_with_reader=ends_with_reader, errors="replace" if form == "table" else "backslashreplace")
     if form == "jsonl":
         for row in rows:
-            data.write(json.dumps(row, ensure_ascii=False) + "\n")
+            for piece in _line(row):
+                data.write(piece)
     elif form == "json":
-        data.write(json.dumps(list(rows), ensure_ascii=False, indent=1) + "\n")
+        data.write(json.dumps(list(rows), ensure_ascii=False, indent=1, default=as_base64) + "\n")
     else:
         data.write(title and f"{title}\n")
         data.write(_table(columns, rows, out or sys.stdout, lines_max))
     data.flush()
+
+
+def as_base64(value: bytes) -> str:
+    return base64.b64encode(value).decode("ascii")
+
+
+def _line(row: Row) -> Iterator[str]:
+    """Yield a JSON line. A row with a long value of bytes comes in pieces: whole, its text would be in memory several times."""
+    if not any(isinstance(value, bytes) and len(value) > PIECE_BYTES for value in row.values()):
+        yield json.dumps(row, ensure_ascii=False, default=as_base64) + "\n"
+        return
+    before = "{"
+    for name, value in row.items():
+        yield f"{before}{json.dumps(name)}: "
+        before = ", "
+        if isinstance(value, bytes):
+            yield '"'
+            yield from (as_base64(value[at : at + PIECE_BYTES]) for at in range(0, len(value), PIECE_BYTES))
+            yield '"'
+        else:
+            yield json.dumps(value, ensure_ascii=False, default=as_base64)
+    yield "}\n"
 
 
 class DocumentOutput:

@@ -102,13 +102,13 @@ def stored_chunks(store: ObjectStore, of: TopicPartition) -> Iterator[tuple[Obje
             yield info, name
 
 
-def highest_fence(store: ObjectStore, of: TopicPartition) -> int:
-    """Under which anything of partitions of this name was written; -1 where nothing was."""
+def highest_fence(store: ObjectStore, of: TopicPartition, limit: int) -> int:
+    """Up to `limit`, under which anything of partitions of this name was written; -1 where nothing was."""
     highest = -1
     for info in _scan(store, lambda key: _onward(key, of, reads_all=False)):
         directory, _, rest = info.key.removeprefix(CHUNKS).partition("/")[2].partition("/")
         fence = _BROKER.fullmatch(directory)
-        if fence is not None and rest.startswith(f"{of.topic}/{of.partition}/"):
+        if fence is not None and int(fence[2]) <= limit and rest.startswith(f"{of.topic}/{of.partition}/"):
             highest = max(highest, int(fence[2]))
     return highest
 

@@ -10,6 +10,7 @@ from headwater_core.objectstore.digest import digest_of
 
 FORMAT_MAJOR = 1
 FORMAT = (FORMAT_MAJOR, 2)
+VERSION_MAX = 2**62  # of a document that is read, so that another version can always follow
 
 WRONG: tuple[type[Exception], ...] = (
     msgspec.MsgspecError,
@@ -65,6 +66,7 @@ def unseal(raw: bytes, kind: type[T], where: str, check: Callable[[T], object] =
     """
     body = unseal_body(raw, where)
     try:
+        check_version(body)
         value = msgspec.convert(body, kind)
         check(value)
         return value
@@ -88,6 +90,12 @@ def unseal_body(raw: bytes, where: str, majors: Collection[int] = (FORMAT_MAJOR,
         return body
     except WRONG as error:
         raise CorruptData(where, 0, str(error)[:200]) from error
+
+
+def check_version(body: Mapping[str, Any]) -> None:
+    """Raises ValueError for a version that no document comes to, and what WRONG lists when it is none."""
+    if body.get("version", 0) > VERSION_MAX:
+        raise ValueError(f"version {str(body['version'])[:40]}")
 
 
 def check_readable(body: Mapping[str, Any], where: str, majors: Collection[int] = (FORMAT_MAJOR,)) -> None:

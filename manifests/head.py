@@ -13,7 +13,7 @@ import msgspec
 from headwater_core.epochs import leader_epoch_at
 from headwater_core.errors import CorruptData, ForeignOwner
 from headwater_core.partition import PartitionId
-from manifests.document import WRONG, check_ours, prepared, seal_lines, unseal_body
+from manifests.document import WRONG, check_ours, check_version, prepared, seal_lines, unseal_body
 from manifests.entry import EPOCH_MAX, FENCE_MAX, OFFSET_MAX, Entry, check_entry
 from manifests.entry_tree import NO_PAGES, EntryTree, PageReader, SupersededEntries
 from manifests.page import Item, PageRef, item_from, line_of
@@ -203,6 +203,7 @@ def parse_head(raw: bytes, where: str, pages_of: Callable[[PartitionId], PageRea
     """As decode_head, whatever partition it is of and whatever it lists: see `check_head`."""
     body = unseal_body(raw, where, _MAJORS)
     try:
+        check_version(body)
         partition = PartitionId(body["cluster_id"], body["topic_id"], body["partition"], body["topic"])
         lists = {name: [_item(each, partition, name.endswith("pages")) for each in body.pop(name, ())] for name in _LISTS}
         fields = msgspec.structs.asdict(msgspec.convert(body, HeadFields))

@@ -12,8 +12,8 @@ partition number (u32)), a page's by its uid (16 bytes), with one byte in front 
     times      section, highest timestamp so far (i64 + 2^63), base offset (u64)   → nothing; where that highest rises
     heads      section of the head                        → manifest version (u64), commit id
 
-A new head replaces what has changed of its own section. Pages never change: one is added when it is first wanted, and goes when the
-head refers to it no more.
+A new head replaces what has changed of its own section. Pages never change: one is added when it is first wanted, and goes, with all below
+it, when the head refers to it no more.
 """
 
 import hashlib
@@ -82,10 +82,7 @@ class ManifestIndex:
             if txn.get(section, db=self._heads) == commit:
                 return False
             gone = self._put(txn, section, head.entries.items)
-            stays = {bytes.fromhex(ref.uid) for ref in head.entries.references}
-            for uid in gone:
-                if uid not in stays:
-                    self._put(txn, b"p" + uid, ())
+            self._drop(txn, gone, stays={bytes.fromhex(ref.uid) for ref in head.entries.references})
             txn.put(section, commit, db=self._heads)
         return True
 
@@ -102,10 +99,8 @@ class ManifestIndex:
         if not gone:
             return
         with self._lmdb_errors(), self._env.begin(write=True) as txn:
-            sections = list(gone)
-            while sections:
-                sections += (b"p" + uid for uid in self._put(txn, sections.pop(), ()))
             for section in gone:
+                self._drop(txn, self._put(txn, section, ()))
                 txn.delete(section, db=self._heads)
 
     def version(self, partition: PartitionId) -> int | None:
@@ -167,6 +162,16 @@ class ManifestIndex:
                 if known.get(key) != now[key]:
                     txn.put(key, now[key], db=database)
         return gone
+
+    def _drop(self, txn: lmdb.Transaction, uids: Iterable[bytes], stays: Collection[bytes] = ()) -> None:
+        """Forget these pages and all below them, except for those that the head refers to itself.
+
+        A page that is not here yet may refer to some of them as well: who wants one of those loads it again.
+        """
+        gone = list(uids)
+        while gone:
+            if (uid := gone.pop()) not in stays:
+                gone += self._put(txn, b"p" + uid, ())
 
     def close(self) -> None:
         """Leave a mark that lets the next run trust the file; where there is no room for one, that run fills a new index. May be

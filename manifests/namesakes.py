@@ -12,11 +12,12 @@ from headwater_core.layouts import open_layout
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId, check_topic_id
 from manifests import chunk_keys, keys
-from manifests.entry import Entry
+from manifests.entry import FENCE_MAX, Entry
 from manifests.entry_tree import EntryBag
 from manifests.head import Head, may_have_chunks
 from manifests.repository import ManifestRepository
 
+REACHED_MAX = FENCE_MAX // 2  # a claim takes the next one: none of an honest head is higher
 _AFTER = "~"  # sorts after everything of one incarnation
 
 
@@ -149,18 +150,22 @@ class Namesakes:
         return self._highest()[0]
 
     def free_fence(self) -> int:
-        """One that none of them has. Where a head cannot be read, nothing lies under it either: what is damaged stops nothing here."""
-        highest, is_known = self._highest()
+        """One that none of them has. Where a head cannot be read, nothing lies under it either: what is damaged stops nothing here.
+
+        No claims come to what is above REACHED_MAX: it leaves the fences below to others.
+        """
+        highest, is_known = self._highest(REACHED_MAX)
         if not is_known:
-            highest = max(highest, chunk_keys.highest_fence(self._repository.store, self._partition.topic_partition))
+            highest = max(highest, chunk_keys.highest_fence(self._repository.store, self._partition.topic_partition, REACHED_MAX))
         return highest + 1
 
-    def _highest(self) -> tuple[int, bool]:
-        """Of the heads that can be read; and are these all?"""
+    def _highest(self, limit: int = FENCE_MAX) -> tuple[int, bool]:
+        """Of the heads that can be read, up to `limit`; and are these all?"""
         highest, is_known = 0, True
         for each in self._others():
             try:
-                highest = max(highest, self._repository.load_unchecked(keys.head(each)).fence)
+                fence = self._repository.load_unchecked(keys.head(each)).fence
+                highest = max(highest, fence if fence <= limit else 0)
             except NotFound:
                 is_known = is_known and not self._has_partition(each)
             except (CorruptData, ForeignOwner, UnsupportedFormat):
@@ -170,7 +175,10 @@ class Namesakes:
 
 def next_fence(head: Head, namesakes: Namesakes) -> int:
     """The one to take after that of `head`: where a partition has chunks, one that no namesake has, so that the fence in a chunk's key says
-    whose it is."""
+    whose it is. Raises CorruptData for a head after whose fence there is none."""
+    if head.fence >= FENCE_MAX:
+        reason = f"fence {head.fence} is the highest there can be, and nobody can claim the partition; restore an earlier head"
+        raise CorruptData(f"manifest of {head.partition_id}", 0, reason)
     return max(head.fence + 1, namesakes.free_fence() if may_have_chunks(head) else 0)
 
 

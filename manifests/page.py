@@ -23,6 +23,7 @@ from manifests.epoch_spans import EpochSpan, join_spans, spans_of_entry
 PAGE_MAJOR = 2
 PAGE_FORMAT = (PAGE_MAJOR, 2)
 LEVEL_MAX = 9
+ENTRIES_MAX = 1 << 40  # below one page: the sum over a head can be counted still
 PAGE_BYTES_MAX = 64 << 20  # of one page, unpacked: a thousand entries take a hundredth of it
 SPANS_MAX = 64  # of leader epochs that a leaf's reference spells out; one of a higher page, which stays in the head, an eighth
 GAPS_MAX = 8
@@ -87,12 +88,23 @@ class PageRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Raises ValueError for what no page can be."""
         if not 0 <= self.base_offset <= self.last_offset <= OFFSET_MAX or not 0 <= self.level <= LEVEL_MAX:
             raise ValueError(f"page of level {self.level} from {self.base_offset} to {self.last_offset}")
-        if not 0 <= self.fence <= FENCE_MAX or not 0 <= self.gaps <= self.entries <= OFFSET_MAX or self.entries < 1:
+        if not 0 <= self.fence <= FENCE_MAX or not 0 <= self.gaps <= self.entries <= ENTRIES_MAX or self.entries < 1:
             raise ValueError(f"page of fence {self.fence} with {self.entries} entries, {self.gaps} gaps")
         if not 0 < self.size_bytes <= PAGE_BYTES_MAX or not is_digest(self.digest) or not keys.is_uid(self.uid):
             raise ValueError(f"page {self.uid[:40]!r} of {self.size_bytes} bytes, digest {self.digest[:40]!r}")
-        if self.spans is not None and any(not 0 <= each.epoch <= EPOCH_MAX or each.first_offset > each.last_offset for each in self.spans):
-            raise ValueError("leader epochs out of order")
+        spans = [span[:3] for span in self.spans or ()] + [(each.leader_epoch, each.least, each.greatest) for each in self.displaced or ()]
+        if not all(0 <= epoch <= EPOCH_MAX and 0 <= least <= greatest <= OFFSET_MAX for epoch, least, greatest in spans):
+            raise ValueError(f"leader epochs, first and last offsets: {spans}")
+        if any(not self.base_offset <= base <= last <= self.last_offset for base, last in self.gap_spans or ()):
+            raise ValueError(f"gaps outside of {self.base_offset} to {self.last_offset}")
+        counts = self.records, self.untimed, self.live_bytes, self.unverified, self.aborted, self.max_producer_id + 1
+        if not all(0 <= count < 2**63 for count in counts):
+            raise ValueError(f"impossible counts: {counts}")
+        times = self.first_timestamp_ms, self.last_timestamp_ms, self.published_ms
+        if not all(-(2**63) <= number < 2**63 for number in times if number is not None):
+            raise ValueError(f"impossible timestamps: {times}")
+        if not all(0 <= offset <= self.last_offset for offset in (self.open_from, self.aborted_from) if offset is not None):
+            raise ValueError(f"transactions from {self.open_from}, {self.aborted_from}")
 
     @property
     def next_offset(self) -> int:
@@ -198,35 +210,38 @@ def reference(items: Sequence[Item], *, uid: str, level: int, fence: int, size_b
     pages = [each for each in items if not isinstance(each, Entry)]
     runs = [item for item in items if not (isinstance(item, Entry) and item.gap)]
     aborting = [each for each in items if each.aborted]
-    return PageRef(
-        uid=uid,
-        level=level,
-        fence=fence,
-        base_offset=min(each.base_offset for each in items),
-        last_offset=max(each.last_offset for each in items),
-        entries=len(entries) + sum(each.entries for each in pages),
-        gaps=sum(each.gap for each in entries) + sum(each.gaps for each in pages),
-        spans=None if merged is None or len(merged) > spans_max else merged,
-        gap_spans=None if gaps is None or len(gaps) > GAPS_MAX else gaps,
-        displaced=None if by_epoch is None or len(by_epoch) > DISPLACED_MAX else by_epoch,
-        first_timestamp_ms=min((each.first_timestamp_ms for each in items if each.first_timestamp_ms is not None), default=None),
-        last_timestamp_ms=max((each.last_timestamp_ms for each in items if each.last_timestamp_ms is not None), default=None),
-        records=sum(each.records for each in items),
-        untimed=sum(each.last_timestamp_ms is None and each.records > 0 for each in entries) + sum(each.untimed for each in pages),
-        live_bytes=sum(each.live_bytes for each in items),
-        unverified=sum(not each.gap and not each.digest for each in entries) + sum(each.unverified for each in pages),
-        open_from=min((each.open_from for each in items if each.open_from is not None), default=None),
-        aborted=sum(each.aborted for each in items),
-        aborted_from=None
-        if any(each.aborted_from is None for each in aborting)
-        else min((each.aborted_from for each in aborting if each.aborted_from is not None), default=None),
-        max_producer_id=max(each.max_producer_id for each in items),
-        published_ms=None
-        if any(run.published_ms is None for run in runs)
-        else max((run.published_ms for run in runs if run.published_ms is not None), default=None),
-        size_bytes=size_bytes,
-        digest=digest,
-    )
+    try:
+        return PageRef(
+            uid=uid,
+            level=level,
+            fence=fence,
+            base_offset=min(each.base_offset for each in items),
+            last_offset=max(each.last_offset for each in items),
+            entries=len(entries) + sum(each.entries for each in pages),
+            gaps=sum(each.gap for each in entries) + sum(each.gaps for each in pages),
+            spans=None if merged is None or len(merged) > spans_max else merged,
+            gap_spans=None if gaps is None or len(gaps) > GAPS_MAX else gaps,
+            displaced=None if by_epoch is None or len(by_epoch) > DISPLACED_MAX else by_epoch,
+            first_timestamp_ms=min((each.first_timestamp_ms for each in items if each.first_timestamp_ms is not None), default=None),
+            last_timestamp_ms=max((each.last_timestamp_ms for each in items if each.last_timestamp_ms is not None), default=None),
+            records=sum(each.records for each in items),
+            untimed=sum(each.last_timestamp_ms is None and each.records > 0 for each in entries) + sum(each.untimed for each in pages),
+            live_bytes=sum(each.live_bytes for each in items),
+            unverified=sum(not each.gap and not each.digest for each in entries) + sum(each.unverified for each in pages),
+            open_from=min((each.open_from for each in items if each.open_from is not None), default=None),
+            aborted=sum(each.aborted for each in items),
+            aborted_from=None
+            if any(each.aborted_from is None for each in aborting)
+            else min((each.aborted_from for each in aborting if each.aborted_from is not None), default=None),
+            max_producer_id=max(each.max_producer_id for each in items),
+            published_ms=None
+            if any(run.published_ms is None for run in runs)
+            else max((run.published_ms for run in runs if run.published_ms is not None), default=None),
+            size_bytes=size_bytes,
+            digest=digest,
+        )
+    except ValueError as error:  # an item claims more than a page can have
+        raise CorruptData(f"page of level {level}", 0, str(error)[:200]) from error
 
 
 def _all_or_none(parts: Iterable[Sequence[T] | None]) -> tuple[T, ...] | None:

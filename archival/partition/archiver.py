@@ -64,7 +64,7 @@ from headwater_core.segments.local_log import LocalLog
 from manifests import chunk_keys
 from manifests.entry import OFFSET_MAX, Entry
 from manifests.head import Head, check_writable, may_have_chunks, with_chunks
-from manifests.namesakes import Namesakes, next_fence
+from manifests.namesakes import REACHED_MAX, Namesakes, next_fence
 from manifests.repository import CommitLost, ManifestRepository
 
 MILESTONES = (
@@ -472,7 +472,7 @@ class PartitionArchiver:
         """Another one, under which names are free: below chunks/ they follow from what is listed, and something else is there."""
         head = self.head
         assert head is not None
-        highest = chunk_keys.highest_fence(self._repository.store, self.partition.topic_partition)
+        highest = chunk_keys.highest_fence(self._repository.store, self.partition.topic_partition, REACHED_MAX)
         try:
             head = self._commit(replace(head, fence=max(self._next_fence(head), highest + 1)))
         except CommitLost as error:

@@ -378,6 +378,13 @@ class AgentCollector(Collector):
         meter = self._sources.gateway
         yield _gauge("headwater_gateway_connections", "Connections of Kafka clients.", meter.connections)
         yield CounterMetricFamily("headwater_gateway_refused_connections", "Connections closed at once, as one too many.", meter.refused)
+        yield CounterMetricFamily(
+            "headwater_gateway_idle_connections_closed", "Idle connections closed, to make room for another address.", meter.idle_closed
+        )
+        yield _gauge("headwater_gateway_unread_bytes", "Bytes of responses that clients have not taken yet.", meter.unread_bytes)
+        yield CounterMetricFamily(
+            "headwater_gateway_unread_responses_dropped", "Responses given up with their connections, unread.", meter.unread_dropped
+        )
         seconds = HistogramMetricFamily("headwater_gateway_request_seconds", "From a request to its answer.", labels=("api",))
         for api, durations in meter.seconds.items():
             _add_durations(seconds, (api.name.lower(),), durations)

@@ -1,6 +1,5 @@
 """`headwater read`."""
 
-import base64
 import itertools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -110,9 +109,9 @@ def _rows(log: "PartitionLog", first: str, end: str, isolation: "Isolation") -> 
             "timestamp": record.timestamp_ms,
             "timestamp_type": "LogAppendTime" if log_append_time else "CreateTime",
             "leader_epoch": leader_epoch,
-            "key": _text(record.key),
-            "value": _text(record.value),
-            "headers": [[name, _text(value)] for name, value in record.headers],
+            "key": record.key,
+            "value": record.value,
+            "headers": record.headers,
         }
 
 
@@ -150,7 +149,3 @@ def _offset(log: "PartitionLog", where: str) -> int | None:
         return int(where)
     found = log.offset_for_time(parse_time_ms(where))
     return found[0] if found else None
-
-
-def _text(value: bytes | None) -> str | None:
-    return None if value is None else base64.b64encode(value).decode("ascii")

@@ -23,9 +23,12 @@ class GatewayConfig:
 
     listen                  port 0 takes a free one
     advertised              the address clients are to connect to; "" advertises to each client the address that it has connected to
-    connections_max         one more is closed at once
+    connections_max         one more is closed at once, or takes the place of an idle one, of the address that has the most
+    connections_per_ip_max  of one address; one more takes the place of its own idle one, or is closed at once
     request_bytes_max       a longer frame closes its connection; readers' requests are far smaller
     response_bytes_max      of records in one Fetch response; only a single batch that is larger may exceed it
+    unread_bytes_max        of responses that clients have not taken yet, over all connections; beyond it the address that has the most
+                            of them loses the oldest, with its connection. One response alone may exceed it
     idle_timeout_s          a connection without a request for so long is closed
     request_timeout_s       a request that has begun must be complete by then
     send_timeout_s          a response must be taken by then, plus one second for every slowest_bytes_per_s of it
@@ -41,8 +44,10 @@ class GatewayConfig:
     advertised: str = ""
     node_id: int = 1
     connections_max: int = 1000
+    connections_per_ip_max: int = CONNECTIONS_MOST  # as in Kafka: one address may be a proxy or a whole cluster of clients
     request_bytes_max: int = 1 << 20
     response_bytes_max: int = 64 << 20
+    unread_bytes_max: int = 64 << 20
     idle_timeout_s: float = 600.0
     request_timeout_s: float = 30.0
     send_timeout_s: float = 30.0
@@ -58,8 +63,9 @@ class GatewayConfig:
         split_address(self.listen)
         if self.advertised:
             split_address(self.advertised)
-        if self.connections_max < 1 or self.workers < 1 or self.slowest_bytes_per_s < 1:
-            raise UsageError("gateway: connections_max, workers and slowest_bytes_per_s are at least 1")
+        for name in ("connections_max", "connections_per_ip_max", "unread_bytes_max", "workers", "slowest_bytes_per_s"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"gateway: {name} is at least 1")
         if not 1 << 10 <= self.request_bytes_max <= 1 << 30 or not 1 <= self.response_bytes_max <= 1 << 30:
             raise UsageError("gateway: request_bytes_max is 1 KiB to 1 GiB, response_bytes_max at most 1 GiB")
         for name in ("idle_timeout_s", "request_timeout_s", "send_timeout_s", "storage_wait_s", "poll_s"):

@@ -20,7 +20,7 @@ from headwater_core.errors import TransientError
 from hydration.logs import Logs
 from hydration.partition_log import Bounds, Isolation, PartitionLog, Pending, ReadResult
 
-READS_PER_TURN = 64  # partitions read before other connections get the event loop
+PER_TURN = 64  # partitions before other connections get the event loop
 
 
 @dataclass(slots=True)
@@ -79,8 +79,8 @@ class Fetcher:
             if not _is_enough(wanted, gathered_bytes, min_bytes):
                 connection.forget_request()
                 await self._wait(wanted, isolation, max_bytes, gathered_bytes, min_bytes, max_wait_s, connection)
-            self._end_waits(wanted, isolation)
-            return _fetched(wanted, isolation, version)
+            await self._end_waits(wanted, isolation)
+            return await _fetched(wanted, isolation, version)
         except BaseException:
             for each in wanted:
                 if each.result is not None:
@@ -101,6 +101,7 @@ class Fetcher:
             for partition, fields in partitions.items():
                 each = _Wanted(topic, partition, None, fields["fetch_offset"], fields["partition_max_bytes"])
                 wanted.append(each)
+                await _turn(len(wanted))
                 if name is None:
                     each.code = Code.UNKNOWN_TOPIC_ID if self._snapshots.is_whole else Code.KAFKA_STORAGE_ERROR
                     continue
@@ -145,8 +146,7 @@ class Fetcher:
         The first partition with anything gives at least one batch, whatever its size; the others only what fits.
         """
         for at, each in enumerate(wanted):
-            if at % READS_PER_TURN == READS_PER_TURN - 1:
-                await asyncio.sleep(0)
+            await _turn(at)
             if each.log is None or each.code is not Code.NONE or each.size_bytes:
                 continue
             try:
@@ -167,12 +167,13 @@ class Fetcher:
                 gathered_bytes += size_bytes
         return gathered_bytes
 
-    def _end_waits(self, wanted: Iterable[_Wanted], isolation: Isolation) -> None:
+    async def _end_waits(self, wanted: Iterable[_Wanted], isolation: Isolation) -> None:
         """What is still in flight is answered without records, or, after too long, with an error."""
         if not self._patience.has_any and all(each.pending is None for each in wanted):
             return  # nothing is in flight, nor was it before: nearly always
         now_s = asyncio.get_running_loop().time()
-        for each in wanted:
+        for at, each in enumerate(wanted):
+            await _turn(at)
             if each.log is None or each.code is not Code.NONE:
                 continue
             offset = WantedOffset(str(each.log.partition), each.offset)
@@ -234,10 +235,17 @@ def _wake_when_done(futures: Iterable[Future[ReadResult]], wakeup: asyncio.Event
         future.add_done_callback(wake)
 
 
-def _fetched(wanted: list[_Wanted], isolation: Isolation, version: int) -> Fetched:
+async def _turn(at: int) -> None:
+    """Let others have their turn, after PER_TURN of as many partitions as a client may name."""
+    if at % PER_TURN == PER_TURN - 1:
+        await asyncio.sleep(0)
+
+
+async def _fetched(wanted: list[_Wanted], isolation: Isolation, version: int) -> Fetched:
     topics: dict[str | bytes, list[Fields]] = {}
     results = []
-    for each in wanted:
+    for at, each in enumerate(wanted):
+        await _turn(at)
         topics.setdefault(each.topic, []).append(_partition(each, isolation))
         if each.result is not None:
             results.append(each.result)

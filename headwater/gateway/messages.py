@@ -78,6 +78,16 @@ def response_schema(api_key: int, version: int) -> Schema:
     return _schema(api_key, version, "response")
 
 
+@cache
+def element_writer(api_key: int, version: int, name: str) -> Writer:
+    """Return the writer of one element of the response's array `name`. Its bytes may stand for the element in a response to write."""
+    from kio.index import load_response_schema
+
+    hint = typing.get_type_hints(load_response_schema(api_key, version))[name]
+    [array] = [option for option in (hint, *typing.get_args(hint)) if typing.get_origin(option) is tuple]
+    return _entity(typing.get_args(array)[0])[1]
+
+
 def _schema(api_key: int, version: int, kind: str) -> Schema:
     from kio.index import load_request_schema, load_response_schema  # half a second: only a gateway pays it
 
@@ -167,7 +177,10 @@ def _entity(entity: Any) -> tuple[Reader, Writer]:
             at = read(data, at, values)
         return values, at
 
-    def write_entity(response: Response, values: Fields) -> None:
+    def write_entity(response: Response, values: Fields | bytes) -> None:
+        if isinstance(values, bytes):  # see element_writer
+            response.buffer += values
+            return
         for write in writers:
             write(response, values)
 

@@ -1,18 +1,24 @@
 """ApiVersions, Metadata, DescribeCluster: which broker, which topics, which requests."""
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Executor
+from functools import partial
 from typing import Any
 
 from headwater.gateway.apis import VERSIONS, Api, Code
 from headwater.gateway.frames import MalformedRequest, RequestHeader
-from headwater.gateway.messages import Fields, response_schema
+from headwater.gateway.messages import Fields, element_writer, response_schema
+from headwater.gateway.primitives import Writer
 from headwater.gateway.response import Response
 from headwater.gateway.topic_snapshot import TopicSnapshot, TopicSnapshots, TopicView
 
 Address = tuple[str, int]
 
 NAMES_MAX = 10_000  # topics one request may name; no reader names so many
-KEPT_NAMES_MAX = 100  # a response to more is encoded again each time
+KEPT_NAMES_MAX = 100  # a response to more is made again each time, of its topics' encodings
+KEPT_VERSIONS_MAX = 3  # of the encodings of one topic: clients of one cluster speak few
+AT_ONCE = 500  # topics and partitions encoded in the event loop: less than a millisecond
 
 _UNKNOWN_OPERATIONS = -(2**31)  # "authorized operations": not requested, or not known
 
@@ -24,27 +30,36 @@ def api_versions(error: Code = Code.NONE) -> Fields:
     }
 
 
-async def metadata_body(snapshots: TopicSnapshots, header: RequestHeader, body: Fields, node_id: int, address: Address) -> bytes:
-    """The encoded body. Encoding is what costs (milliseconds per thousand partitions), so responses are kept by the topics in them.
+async def metadata_body(
+    snapshots: TopicSnapshots, encoder: Executor, header: RequestHeader, body: Fields, node_id: int, address: Address
+) -> bytes:
+    """Return the encoded body. Encoding is what costs (milliseconds per thousand partitions): each topic keeps its own, and responses are
+    kept by the topics in them. What is much and not kept yet is encoded in `encoder`, which keeps no other client waiting.
 
     Only known topics make a key, or clients would fill the memory with names they invent.
 
     Raises TransientError when every topic is requested and none is known yet.
     """
-    version = header.api_version
-    wanted = _wanted(body["topics"], version)
-    snapshot = await (snapshots.topics() if wanted is None else snapshots.snapshot())
-    found = None if wanted is None else _found(snapshot, wanted)
-
-    def write(response: Response) -> None:
-        response_schema(Api.METADATA, version).write(response, _metadata(snapshot, wanted, found, node_id, address))
-
-    if found is not None and (len(found) > KEPT_NAMES_MAX or None in found):
-        response = Response()
-        write(response)
-        return bytes(response.buffer)
-    names = None if found is None else tuple(topic.name for topic in found if topic is not None)
-    return snapshots.encoded((Api.METADATA, version, node_id, address, names), write)
+    version, topics = header.api_version, body["topics"]
+    is_all = topics is None or (version == 0 and not topics)
+    names = None if is_all else topics
+    snapshot = await (snapshots.topics() if is_all else snapshots.snapshot())
+    encode = partial(_encode, snapshot, names, version, node_id, address)
+    if names is not None and len(names) > KEPT_NAMES_MAX:
+        return await asyncio.get_running_loop().run_in_executor(encoder, encode)
+    found = None if names is None else _found(snapshot, _wanted(names))
+    if found is not None and None in found:
+        key = None
+    else:
+        key = Api.METADATA, version, node_id, address, None if found is None else tuple(topic.name for topic in found if topic is not None)
+        if (kept := snapshots.kept(key)) is not None:
+            return kept
+    views = snapshot.topics.values() if found is None else found
+    new = sum(1 + len(topic.partitions) for topic in views if topic is not None and version not in topic.encodings)
+    encoded = encode() if new <= AT_ONCE else await asyncio.get_running_loop().run_in_executor(encoder, encode)
+    if key is not None:
+        snapshots.keep(key, snapshot, encoded)
+    return encoded
 
 
 def describe_cluster(snapshot: TopicSnapshot, node_id: int, address: Address) -> Fields:
@@ -58,13 +73,10 @@ def describe_cluster(snapshot: TopicSnapshot, node_id: int, address: Address) ->
 
 
 _TopicRef = tuple[bytes | None, str | None]  # topic id, name
-_Wanted = tuple[_TopicRef, ...] | None  # None for every topic
 
 
-def _wanted(topics: list[dict[str, Any]] | None, version: int) -> _Wanted:
+def _wanted(topics: Sequence[Mapping[str, Any]]) -> tuple[_TopicRef, ...]:
     """A repeated topic is answered once, so that a small request has no huge response. Raises MalformedRequest."""
-    if topics is None or (version == 0 and not topics):
-        return None
     if len(topics) > NAMES_MAX:
         raise MalformedRequest(f"metadata of {len(topics)} topics, limit {NAMES_MAX}")
     requested = ((topic.get("topic_id"), topic["name"]) for topic in topics)
@@ -76,27 +88,45 @@ def _found(snapshot: TopicSnapshot, wanted: Iterable[_TopicRef]) -> list[TopicVi
     return [by_id.get(topic_id) if topic_id is not None else snapshot.topics.get(name or "") for topic_id, name in wanted]
 
 
-def _metadata(snapshot: TopicSnapshot, wanted: _Wanted, found: list[TopicView | None] | None, node_id: int, address: Address) -> Fields:
-    if wanted is None or found is None:
-        topics = [_topic(topic, node_id) for topic in snapshot.topics.values()]
+def _encode(snapshot: TopicSnapshot, names: Sequence[Mapping[str, Any]] | None, version: int, node_id: int, address: Address) -> bytes:
+    """Encode the body for these topics, or for all. Safe in any thread. Raises MalformedRequest."""
+    write_topic = element_writer(Api.METADATA, version, "topics")
+    topics: list[Fields | bytes]
+    if names is None:
+        topics = [_encoded_topic(topic, version, node_id, write_topic) for topic in snapshot.topics.values()]
     else:
+        wanted = _wanted(names)
         topics = [
-            _known(topic, topic_id, name, node_id, is_whole=snapshot.is_whole)
-            for topic, (topic_id, name) in zip(found, wanted, strict=True)
+            _unknown(topic_id, name, is_whole=snapshot.is_whole) if topic is None else _encoded_topic(topic, version, node_id, write_topic)
+            for topic, (topic_id, name) in zip(_found(snapshot, wanted), wanted, strict=True)
         ]
-    return {
-        "brokers": [{"node_id": node_id, "host": address[0], "port": address[1], "rack": None}],
-        "cluster_id": snapshot.cluster_id,
-        "controller_id": node_id,
-        "topics": topics,
-        "cluster_authorized_operations": _UNKNOWN_OPERATIONS,
-        "error_code": Code.NONE,
-    }
+    response = Response()
+    response_schema(Api.METADATA, version).write(
+        response,
+        {
+            "brokers": [{"node_id": node_id, "host": address[0], "port": address[1], "rack": None}],
+            "cluster_id": snapshot.cluster_id,
+            "controller_id": node_id,
+            "topics": topics,
+            "cluster_authorized_operations": _UNKNOWN_OPERATIONS,
+            "error_code": Code.NONE,
+        },
+    )
+    return bytes(response.buffer)
 
 
-def _known(topic: TopicView | None, topic_id: bytes | None, name: str | None, node_id: int, *, is_whole: bool) -> Fields:
-    if topic is not None:
-        return _topic(topic, node_id)
+def _encoded_topic(topic: TopicView, version: int, node_id: int, write: Writer) -> bytes:
+    encoded = topic.encodings.get(version)
+    if encoded is None:
+        response = Response()
+        write(response, _topic(topic, node_id))
+        encoded = topic.encodings[version] = bytes(response.buffer)
+        for version_before in list(topic.encodings)[:-KEPT_VERSIONS_MAX]:
+            topic.encodings.pop(version_before, None)
+    return encoded
+
+
+def _unknown(topic_id: bytes | None, name: str | None, *, is_whole: bool) -> Fields:
     code = Code.UNKNOWN_TOPIC_OR_PARTITION if topic_id is None else Code.UNKNOWN_TOPIC_ID
     if not is_whole:
         code = Code.LEADER_NOT_AVAILABLE  # every client retries

@@ -50,7 +50,7 @@ class Requests:
         self.snapshots = TopicSnapshots(logs, executor, clock, config.metadata_ttl_s)
         self._fetcher = Fetcher(logs, self.snapshots, config)
         self._look_ups = LookUps(logs, self.snapshots.advertised_epoch, executor)
-        self._loader = ThreadPoolExecutor(1, "gateway-schemas")  # nothing in it waits for a store
+        self._encoder = ThreadPoolExecutor(1, "gateway-encoder")  # nothing in it waits for a store
         self._loaded: set[tuple[int, int]] = set()
 
     async def load_schemas(self) -> None:
@@ -61,7 +61,7 @@ class Requests:
 
     async def close(self) -> None:
         await self.snapshots.close()
-        self._loader.shutdown(wait=False, cancel_futures=True)
+        self._encoder.shutdown(wait=False, cancel_futures=True)
 
     async def answer(self, frame: bytes, address: Address, connection: Connection) -> Reply | None:
         """The reply to one request; None for the kind that expects none.
@@ -95,7 +95,8 @@ class Requests:
                     fetched.close()
                     raise
             case Api.METADATA:
-                return _encoded(header, await metadata_body(self.snapshots, header, body, self._config.node_id, address))
+                encoding = metadata_body(self.snapshots, self._encoder, header, body, self._config.node_id, address)
+                return _encoded(header, await encoding)
             case Api.LIST_OFFSETS:
                 return await _run(beside, _reply, header, await self._look_ups.list_offsets(body))
             case Api.OFFSET_FOR_LEADER_EPOCH:
@@ -107,7 +108,7 @@ class Requests:
 
     async def _load(self, api_key: int, version: int) -> None:
         if (api_key, version) not in self._loaded:
-            await _run(self._loader, load_schemas, api_key, version)
+            await _run(self._encoder, load_schemas, api_key, version)
             self._loaded.add((api_key, version))
 
     def _at_once(self, header: RequestHeader, body: Fields, address: Address, peer: str) -> Reply | None:
@@ -146,5 +147,4 @@ def _reply(header: RequestHeader, fields: Fields, fetched: Fetched | None = None
 def _encoded(header: RequestHeader, body: bytes) -> Reply:
     response = Response()
     write_header(response, header.api_key, header.api_version, header.correlation_id)
-    response.buffer += body
-    return Reply(response.frame())
+    return Reply(response.frame(body))

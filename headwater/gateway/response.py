@@ -64,11 +64,10 @@ class Response:
         self._done_bytes += len(self.buffer) + records.size_bytes
         self.buffer = bytearray()
 
-    def frame(self) -> "Frame":
-        """The finished frame: its size before everything collected."""
-        parts: list[Part] = [*self._done, bytes(self.buffer)] if self.buffer or not self._done else self._done
-        size_bytes = self._done_bytes + len(self.buffer)
-        parts[0] = size_bytes.to_bytes(4, "big") + parts[0]  # type: ignore[operator]  # attach() puts bytes before slices
+    def frame(self, body: bytes = b"") -> "Frame":
+        """The finished frame: its size before everything collected, and `body` after it, which is not copied."""
+        size_bytes = self._done_bytes + len(self.buffer) + len(body)
+        parts: list[Part] = [size_bytes.to_bytes(4, "big"), *self._done, *(part for part in (bytes(self.buffer), body) if part)]
         return Frame(parts, size_bytes + 4)
 
 

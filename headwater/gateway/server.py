@@ -18,9 +18,11 @@ from headwater.gateway.connection import LONG_BYTES_MAX, Connection, LongRequest
 from headwater.gateway.frames import MalformedRequest
 from headwater.gateway.gateway_meter import GatewayMeter
 from headwater.gateway.metadata import Address
+from headwater.gateway.open_connections import OpenConnection, OpenConnections
 from headwater.gateway.process import prepare_process, settle_process
-from headwater.gateway.requests import Requests
+from headwater.gateway.requests import Reply, Requests
 from headwater.gateway.response import FileSlice, Frame
+from headwater.gateway.unread_responses import UnreadResponse, UnreadResponses
 from headwater_core.clock import Clock, SystemClock
 from headwater_core.errors import UsageError
 from hydration.disk_threads import DiskThreads
@@ -50,6 +52,7 @@ class Gateway:
         self._requests = Requests(logs, config, self._executor, self._clock)
         self._advertised = split_address(config.advertised) if config.advertised else None
         self._long_requests = LongRequests(max(LONG_BYTES_MAX, config.request_bytes_max))
+        self._unread = UnreadResponses(config.unread_bytes_max, self._meter)
 
     @property
     def address(self) -> Address:
@@ -73,30 +76,32 @@ class Gateway:
 
     async def _accept(self, connections_max: int) -> None:
         loop = asyncio.get_running_loop()
+        opened = OpenConnections(connections_max, self._config.connections_per_ip_max, self._meter)
         async with asyncio.TaskGroup() as connections:
             while True:
                 try:
-                    client, _ = await loop.sock_accept(self._listener)
+                    client, address = await loop.sock_accept(self._listener)
                 except OSError as error:  # out of descriptors, or the peer has left already
                     log.warning("accept_failed", reason=str(error))
                     await asyncio.sleep(NO_DESCRIPTORS_S)
                     continue
-                if self._meter.connections >= connections_max:
+                connection = opened.add(client, address[0], self._clock.monotonic_s())
+                if connection is None:
                     client.close()
                     self._meter.refused += 1
-                    log.warning("connection_refused", connections_max=connections_max)
+                    log.warning("connection_refused", ip=address[0], connections_max=connections_max)
                     continue
-                self._meter.connections += 1
-                connections.create_task(self._serve(client))
+                connections.create_task(self._serve(connection)).add_done_callback(partial(_remove, opened, connection))
+                await asyncio.sleep(0)  # where one was evicted its descriptor is closed, before the next is accepted
 
-    async def _serve(self, client: socket.socket) -> None:
+    async def _serve(self, opened: OpenConnection) -> None:
         """One connection from accept to close. Whatever happens to it concerns no other."""
-        peer = "?"
+        client, peer = opened.client, "?"
         try:
             peer = "{}:{}".format(*client.getpeername()[:2])
             client.setblocking(False)
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            await self._answer_all(client)
+            await self._answer_all(opened)
         except MalformedRequest as error:
             log.warning("malformed_request", peer=peer, reason=str(error))
         except PeerGone as error:
@@ -107,27 +112,39 @@ class Gateway:
             log.exception("connection_failed", peer=peer)
         finally:
             client.close()
-            self._meter.connections -= 1
 
-    async def _answer_all(self, client: socket.socket) -> None:
+    async def _answer_all(self, opened: OpenConnection) -> None:
         """Answer requests one by one, in their order, as brokers do; what a client sends in between waits."""
+        client = opened.client
         host, port = client.getsockname()[:2]
         address = self._advertised or (host, port)
         with Connection(client, self._config, self._long_requests) as connection:
             while (frame := await connection.next_frame()) is not None:
                 api_key, began_s = int.from_bytes(frame[:2], "big"), self._clock.monotonic_s()
+                opened.idle_since_s = None
                 responding = self._requests.answer(frame, address, connection)
                 del frame  # it may be as long as a request may be, and its response may take a while
                 reply = await responding
                 self._meter.answered(api_key, self._clock.monotonic_s() - began_s)
                 connection.forget_request()
-                if reply is None:
-                    continue
-                try:
-                    patience_s = self._config.send_timeout_s + reply.frame.size_bytes / self._config.slowest_bytes_per_s
-                    await send(client, reply.frame, patience_s, self._readers)
-                finally:
-                    reply.close()
+                if reply is not None:
+                    await self._send(opened, reply)
+                    del reply  # its frame may be long
+                opened.idle_since_s = self._clock.monotonic_s()
+
+    async def _send(self, opened: OpenConnection, reply: Reply) -> None:
+        patience_s = self._config.send_timeout_s + reply.frame.size_bytes / self._config.slowest_bytes_per_s
+        unread = UnreadResponse(opened.client, opened.ip, reply.frame)
+        try:
+            self._unread.add(unread)
+            await send(opened.client, reply.frame, patience_s, self._readers)
+        finally:
+            self._unread.remove(unread)
+            reply.close()
+
+
+def _remove(opened: OpenConnections, connection: OpenConnection, _: "asyncio.Task[None]") -> None:
+    opened.remove(connection)
 
 
 async def serve(

@@ -2,13 +2,12 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import Executor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import structlog
 
-from headwater.gateway.response import Response
 from headwater_core.clock import Clock
 from headwater_core.errors import HeadwaterError, TransientError
 from headwater_core.partition import topic_id_bytes
@@ -27,11 +26,15 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """`partitions` are (number, leader epoch), the epoch -1 where it is not known."""
+    """
+    partitions  (number, leader epoch), the epoch -1 where it is not known
+    encodings   its part of Metadata, by version: filled by who encodes it
+    """
 
     name: str
     topic_id: bytes
     partitions: tuple[tuple[int, int], ...]
+    encodings: dict[int, bytes] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def is_internal(self) -> bool:
@@ -106,21 +109,21 @@ class TopicSnapshots:
             self._looking.cancel()
             await asyncio.wait([self._looking])
 
-    def encoded(self, key: object, write: Callable[[Response], None]) -> bytes:
-        """What `write` writes for `key`, from the last time if nothing has changed since. Keys are kept, so keep them small."""
-        found = self._encodings.get(key)
-        if found is None:
-            response = Response()
-            write(response)
-            found = bytes(response.buffer)
-            if len(found) <= ENCODINGS_BYTES_MAX:
-                self._encodings[key] = found
-                self._encodings_bytes += len(found)
-                while len(self._encodings) > ENCODINGS_MAX or self._encodings_bytes > ENCODINGS_BYTES_MAX:
-                    self._encodings_bytes -= len(self._encodings.popitem(last=False)[1])
-        else:
-            self._encodings.move_to_end(key)
-        return found
+    def kept(self, key: object) -> bytes | None:
+        """Return what keep() got for `key`, if nothing has changed since."""
+        if key not in self._encodings:
+            return None
+        self._encodings.move_to_end(key)
+        return self._encodings[key]
+
+    def keep(self, key: object, snapshot: TopicSnapshot, encoded: bytes) -> None:
+        """Keep what was encoded from `snapshot`, unless there is a newer one. Keys are kept, too: let them be small."""
+        if snapshot is not self._snapshot or len(encoded) > ENCODINGS_BYTES_MAX:
+            return
+        self._encodings_bytes += len(encoded) - len(self._encodings.pop(key, b""))
+        self._encodings[key] = encoded
+        while len(self._encodings) > ENCODINGS_MAX or self._encodings_bytes > ENCODINGS_BYTES_MAX:
+            self._encodings_bytes -= len(self._encodings.popitem(last=False)[1])
 
     def _is_older(self, at_s: float | None, age_s: float) -> bool:
         return at_s is None or self._clock.monotonic_s() - at_s >= age_s
@@ -146,7 +149,9 @@ class TopicSnapshots:
 
     def _take_over(self, snapshot: TopicSnapshot) -> None:
         if snapshot != self._snapshot:
-            self._snapshot = snapshot
+            known = self._snapshot.topics
+            topics = {name: known[name] if known.get(name) == topic else topic for name, topic in snapshot.topics.items()}
+            self._snapshot = snapshot = replace(snapshot, topics=topics)  # what has not changed keeps its encodings
             self._names = {topic.topic_id: name for name, topic in snapshot.topics.items()}
             self._epochs = {(name, at): epoch for name, topic in snapshot.topics.items() for at, epoch in topic.partitions}
             self._encodings.clear()

@@ -8,6 +8,7 @@ from headwater_core.segments import codecs
 from headwater_core.segments.batches import HEADER_BYTES, read_batch_header
 from headwater_core.segments.varint import read_varint
 
+COPIED_BYTES_MAX = 1 << 20  # a body up to here is copied, which reads faster; a longer one would be in memory twice
 _RECORD_BYTES_MIN = 6  # five one-byte fields after the length, and the header count
 
 
@@ -43,7 +44,8 @@ def decode_batch(batch: bytes | bytearray | memoryview, *, limit_bytes: int = co
         if header.size_bytes != HEADER_BYTES and codecs.decompress(header.codec, view[HEADER_BYTES:], limit_bytes, where=where):
             raise CorruptData(where, HEADER_BYTES, "bytes in a batch without records")
         return
-    body = bytes(codecs.decompress(header.codec, view[HEADER_BYTES:], limit_bytes, where=where))
+    unpacked = codecs.decompress(header.codec, view[HEADER_BYTES:], limit_bytes, where=where)
+    body = bytes(unpacked) if len(unpacked) <= COPIED_BYTES_MAX else unpacked
     fixed_timestamp = header.max_timestamp_ms if header.log_append_time else None
     base_offset, base_timestamp_ms, last_delta = header.base_offset, header.base_timestamp_ms, header.last_offset_delta
     at, previous_delta = 0, -1
@@ -68,7 +70,7 @@ def decode_batch(batch: bytes | bytearray | memoryview, *, limit_bytes: int = co
         raise CorruptData(where, at, f"{len(body) - at} bytes after the last of {header.records} records")
 
 
-def _read_bytes(body: bytes, at: int, end: int, where: str) -> tuple[bytes | None, int]:
+def _read_bytes(body: bytes | memoryview, at: int, end: int, where: str) -> tuple[bytes | None, int]:
     size, at = read_varint(body, at, where)
     if size < 0:
         if size != -1:
@@ -76,10 +78,10 @@ def _read_bytes(body: bytes, at: int, end: int, where: str) -> tuple[bytes | Non
         return None, at
     if at + size > end:
         raise CorruptData(where, at, f"field of {size} bytes, {end - at} are left in the record")
-    return body[at : at + size], at + size
+    return bytes(body[at : at + size]), at + size
 
 
-def _read_headers(body: bytes, at: int, end: int, where: str) -> tuple[tuple[tuple[str, bytes | None], ...], int]:
+def _read_headers(body: bytes | memoryview, at: int, end: int, where: str) -> tuple[tuple[tuple[str, bytes | None], ...], int]:
     count, at = read_varint(body, at, where)
     if not count:
         return (), at

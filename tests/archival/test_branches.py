@@ -1,8 +1,11 @@
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from archival.partition.branches import Branches
 from archival.plan.steps import CutEntries
+from manifests.entry_tree import EntryTree
 from manifests.head import Head
 from tests.archival.builders import PARTITION, Agent, Directory, fill, live_bytes, ranges
 from tests.headwater_core.segments.builders import a_batch, a_commit, a_segment, an_abort
@@ -42,6 +45,32 @@ def test_a_branch_that_won_in_the_end_is_live_again_without_an_upload(directory:
     assert ranges(agent.head.entries) == [(0, 9), (10, 11)]
     assert not agent.head.entries[0].is_cut
     assert ranges(agent.head.superseded) == [(4, 5)]
+
+
+def test_what_lives_again_is_not_cleaned_any_more(directory: Directory, agent: Agent) -> None:
+    """It lay below the cleaner's checkpoint beside what was live then. What is live beside it now may have the same keys."""
+    directory.epochs((0, 0), (2, 4))
+    directory.segment(0, a_segment(0, 4))
+    directory.segment(4, a_segment(4, 6, epoch=2))
+    directory.high_watermark(10)
+    agent.run()
+
+    def cleaned(head: Head) -> Head:
+        entries = [msgspec.structs.replace(entry, cleaned=True) for entry in head.entries]
+        return msgspec.structs.replace(head, version=head.version + 1, entries=EntryTree(entries), clean_to=10)
+
+    agent.archiver.amend(cleaned)
+    directory.segment(4, a_segment(4, 2, epoch=4))
+    directory.epochs((0, 0), (4, 4))
+    directory.high_watermark(6)
+    agent.run()
+    assert [entry.cleaned for entry in agent.head.superseded] == [True]
+    directory.segment(4, a_segment(4, 6, epoch=2), a_segment(10, 2, epoch=5))
+    directory.epochs((0, 0), (2, 4), (5, 10))
+    directory.high_watermark(12)
+    assert agent.run() == ["cut", "revived", "archived", "caught up"]
+    assert ranges(agent.head.entries) == [(0, 3), (4, 9), (10, 11)]
+    assert [entry.cleaned for entry in agent.head.entries] == [True, False, False]
 
 
 def test_a_cut_lowers_what_is_clean() -> None:

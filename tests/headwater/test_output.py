@@ -2,13 +2,15 @@
 
 import io
 import json
+import tracemalloc
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
 from headwater.columns import Column, as_size
-from headwater.output import DocumentOutput, PlainProgress, emit
+from headwater.output import PIECE_BYTES, DocumentOutput, PlainProgress, as_base64, emit
 
 COLUMNS = (Column("topic", "topic"), Column("size_bytes", "bytes", as_size, numeric=True))
 ROWS: list[dict[str, Any]] = [
@@ -69,3 +71,31 @@ def test_a_document_keeps_every_character(on_one_line: bool, capsys: pytest.Capt
     printed = capsys.readouterr().out
     assert msgspec.json.decode(printed) == rows
     assert printed.count("\n") == (1 if on_one_line else document.count(b"\n"))
+
+
+@pytest.mark.parametrize("size_bytes", [0, 1, 2, 3, PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 1, 2 * PIECE_BYTES + 5])
+def test_a_long_value_is_printed_as_a_short_one_is(size_bytes: int) -> None:
+    row = {"topic": 'a "b" é', "offset": 5, "key": None, "value": b"\xfe" * size_bytes, "headers": [["n", b"\x00\xff"], ["m", None]]}
+    whole = {**row, "value": as_base64(b"\xfe" * size_bytes), "headers": [["n", "AP8="], ["m", None]]}
+    out, expected = io.StringIO(), io.StringIO()
+    emit("jsonl", (), [row], out=out)
+    emit("jsonl", (), [whole], out=expected)
+    assert out.getvalue() == expected.getvalue() == json.dumps(whole, ensure_ascii=False) + "\n"
+    for stream, printed in ((out, row), (expected, whole)):
+        stream.seek(0)
+        stream.truncate()
+        emit("json", (), [printed], out=stream)
+    assert out.getvalue() == expected.getvalue()
+
+
+def test_a_long_value_is_not_in_memory_as_text(tmp_path: Path) -> None:
+    row = {"value": bytes(32 << 20)}
+    with open(tmp_path / "out", "w") as out:
+        tracemalloc.start()
+        try:
+            emit("jsonl", (), [row], out=out)
+            _, peak_bytes = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert peak_bytes < 8 << 20
+    assert (tmp_path / "out").stat().st_size > 42 << 20

@@ -95,8 +95,8 @@ def test_chunks_of_a_name_are_found_by_few_requests() -> None:
     assert [(name.node, name.fence) for _, name in found] == [*[("a", 1)] * 4, *[("a", 10)] * 4, *[("a.b", 2)] * 4]
     assert {(name.topic, name.partition) for _, name in found} == {places[0]}
     assert sorted(chunk_keys.queues(store)) == sorted(places)
-    assert chunk_keys.highest_fence(store, places[2]) == 10
-    assert chunk_keys.highest_fence(store, TopicPartition("other", 0)) == -1
+    assert chunk_keys.highest_fence(store, places[2], 10**10) == 10
+    assert chunk_keys.highest_fence(store, TopicPartition("other", 0), 10**10) == -1
 
 
 class Listing(MemoryStore):
@@ -129,7 +129,7 @@ def test_directories_of_many_fences_are_listed_together(fences: int, topics: int
         assert len({name.key for name in found}) == len(found) == fences * objects
         assert store.requests <= most
         store.requests = 0
-        assert chunk_keys.highest_fence(store, place) == fences
+        assert chunk_keys.highest_fence(store, place, 10**10) == fences
         assert store.requests <= most
     store.requests = 0
     assert list(chunk_keys.queues(store)) == places

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from manifests.head import Head
 from manifests.index import ManifestIndex
 from manifests.page import Item, PageRef
 from tests.manifests.builders import PARTITION, a_gap, a_head, an_entry, heads
-from tests.manifests.trees import Pages, grown
+from tests.manifests.trees import SMALL, Pages, grown
 
 OTHERS = (
     PartitionId("cluster-2", PARTITION.topic_id, 3, "orders"),
@@ -55,9 +55,10 @@ def assert_answers_as(index: ManifestIndex, head: Head) -> None:
 @given(found=st.lists(heads(), min_size=1, max_size=4))
 def test_it_answers_as_the_newest_head_does(found: list[Head], tmp_path: Path) -> None:
     with ManifestIndex(Path(tempfile.mkdtemp(dir=tmp_path)) / "index", 16 << 20) as index:
-        for head in found:
-            index.replace(head)
-            assert_answers_as(index, head)
+        for number, head in enumerate(found):
+            commit = msgspec.structs.replace(head, commit_id=f"{number:032x}")  # no two heads have the same
+            index.replace(commit)
+            assert_answers_as(index, commit)
 
 
 def test_a_commit_of_the_same_version_or_a_lower_one_replaces_what_is_there(tmp_path: Path) -> None:
@@ -242,6 +243,32 @@ def test_a_tree_answers_page_by_page_and_keeps_what_it_learned(tmp_path: Path) -
         with index._env.begin() as txn:
             assert [txn.stat(each)["entries"] for each in (index._heads, index._items, index._times)] == [0, 0, 0]
         assert found(partial(index.floor, PARTITION, 5)) == (None, 0)
+
+
+def test_pages_below_pages_that_left_leave_with_them(tmp_path: Path) -> None:
+    """Retention lets a whole subtree go, and growth rewrites the pages above others: no row stays that the head does not lead to."""
+    pages = Pages(SMALL)
+    tree = grown(pages, [an_entry(at, at + 9) for at in range(0, 600, 10)])
+
+    def rows(items: Iterable[Item]) -> int:
+        return sum(1 + (rows(pages.reader.read(item)) if isinstance(item, PageRef) else 0) for item in items)
+
+    with ManifestIndex(tmp_path / "index") as index:
+        for version in range(1, 6):
+            index.replace(a_head(*tree.items, version=version))  # type: ignore[arg-type]
+            for at in range(tree.base_offset, tree.next_offset, 10):
+                while isinstance(found := index.floor(PARTITION, at), PageRef):
+                    index.add_page(found, pages.reader.read(found))
+                assert found is not None
+                assert at in found
+            with index._env.begin() as txn:
+                assert txn.stat(index._items)["entries"] == rows(tree.items)
+            for at in range(tree.next_offset, tree.next_offset + 300, 10):
+                tree = pages.packed(tree.followed_by(an_entry(at, at + 9)))
+            tree = pages.packed(tree.split_at(tree.base_offset + 300)[1])
+        index.replace(a_head(an_entry(tree.next_offset, tree.next_offset + 9), version=6))
+        with index._env.begin() as txn:
+            assert [txn.stat(database)["entries"] for database in (index._items, index._times)] == [1, 1]
 
 
 def test_an_index_of_other_keys_starts_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,10 +2,12 @@
 
 import pytest
 
+from headwater_core.errors import CorruptData
 from headwater_core.partition import PartitionId
 from manifests import keys
 from manifests.document import seal_lines
-from manifests.namesakes import Namesakes
+from manifests.entry import FENCE_MAX
+from manifests.namesakes import Namesakes, next_fence
 from manifests.repository import ManifestRepository
 from manifests.topic import TopicManifest, encode_topic
 from tests.headwater_core.objectstore.memory import MemoryStore
@@ -41,6 +43,23 @@ def test_what_another_one_lists_or_may_list_yet_is_its_own() -> None:
     assert not found.may_have(UNKNOWN, 3), "no commit adds what has an earlier one"
     assert not found.may_have(UNKNOWN, 5), "nor one that it has not reached"
     assert found.highest_fence() == 4
+
+
+def test_a_fence_that_no_claim_comes_to_stops_no_other_incarnation() -> None:
+    store = bucket(fence=FENCE_MAX)
+    mine = a_head(fence=3, format=(2, 3))
+    assert next_fence(mine, namesakes(store)) == 4
+    assert namesakes(store).may_have(UNKNOWN, FENCE_MAX)
+    store.delete(keys.head(OTHER))
+    store.create(keys.head(OTHER), b"{}")
+    store.create(f"chunks/c/n.{FENCE_MAX}/{OTHER.topic}/{OTHER.partition}/commitLog/seg-0/chunk-0", b"")
+    store.create(f"chunks/c/n.7/{OTHER.topic}/{OTHER.partition}/commitLog/seg-0/chunk-0", b"")
+    assert next_fence(mine, namesakes(store)) == 8
+
+
+def test_after_the_highest_fence_of_its_own_head_there_is_none() -> None:
+    with pytest.raises(CorruptData, match="restore an earlier head"):
+        next_fence(a_head(fence=FENCE_MAX), namesakes(MemoryStore()))
 
 
 @pytest.mark.parametrize("left", ["nothing", "topic", "damaged topic", "damaged head"])

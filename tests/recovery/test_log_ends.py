@@ -31,6 +31,17 @@ def test_a_transaction_that_no_coordinator_ends_is_aborted_where_the_log_ends(tm
     assert recovery.apply(archive.plan(), log, archive.store).again
 
 
+def test_a_log_that_recovery_has_written_to_begins_above_the_epoch_of_that(tmp_path: Path) -> None:
+    """A leader of the epoch in which the markers are would share it with them: an epoch has one leader. Without any, none is spent."""
+    archive = Archive()
+    archive.topic("open", [plain(0), data(1, 7)])
+    archive.topic("closed", [plain(0), plain(1)])
+    partitions = {name: archive.partition(name) for name in ("open", "closed")}
+    assert [(each.leader_epoch, each.first_epoch) for each in partitions.values()] == [(4, 5), (4, 4)]
+    [*_, (marker_header, _)] = archive.recovered(tmp_path / "log", "open")
+    assert marker_header.leader_epoch == partitions["open"].first_epoch
+
+
 def test_no_transaction_is_left_to_the_recovered_coordinator_unless_it_is_to_be_kept() -> None:
     """It may know an older one of the same producer, and would end this one with what it had decided of that."""
     archive = Archive()

@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from headwater_core.segments.records import decode_batch
 from headwater_core.segments.share_records import ShareState, StateBatch
 from recovery.share_groups import ShareStates
@@ -52,6 +54,13 @@ def test_records_that_get_the_offsets_of_lost_ones_are_delivered(tmp_path: Path)
         "fresh": (-1, ()),
     }
     assert {found[group].snapshot_epoch for group in ("started", "taken")} == {2}
+
+
+@pytest.mark.parametrize(("name", "value"), [("started", snapshot(11)), ("taken", snapshot(2, (9, 10, 2, 1)))], ids=["start", "batch"])
+def test_a_state_one_record_beyond_the_log_is_beyond_it(name: str, value: bytes) -> None:
+    """The record that gets offset 10 next was never delivered."""
+    assert [(ahead.offset, ahead.log_end) for ahead in an_archive(shares(0, (name, value))).plan().offsets_ahead] == [(11, 10)]
+    assert an_archive(shares(0, ("level", snapshot(10)))).plan().offsets_ahead == ()
 
 
 def test_they_stay_as_they_are_on_request(tmp_path: Path) -> None:

@@ -50,8 +50,13 @@ def a_fetch(*wanted: tuple[str, int, int], version: int = 12, max_wait: int = 0,
 
 
 class RawClient:
-    def __init__(self, address: tuple[str, int], timeout_s: float = 10.0) -> None:
-        self.socket = socket.create_connection(address, timeout_s)
+    def __init__(self, address: tuple[str, int], timeout_s: float = 10.0, *, source: str = "", receive_bytes: int | None = None) -> None:
+        self.socket = socket.socket()
+        self.socket.settimeout(timeout_s)
+        if receive_bytes is not None:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+        self.socket.bind((source, 0))
+        self.socket.connect(address)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def ask(self, api: int, version: int, **facts: Any) -> dict[str, Any]:

@@ -1,12 +1,15 @@
 """Requests and answers over sockets, limits and hostile clients; the log is a fake with real batches."""
 
+import asyncio
 import errno
 import socket
 import struct
 import threading
 import tracemalloc
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -16,17 +19,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from headwater.gateway import messages
+from headwater.gateway import messages, metadata
 from headwater.gateway.apis import VERSIONS, Api, Code
 from headwater.gateway.config import GatewayConfig
-from headwater.gateway.connection import RECEIVE_BYTES
-from headwater.gateway.messages import Schema
+from headwater.gateway.connection import RECEIVE_BYTES, Connection
+from headwater.gateway.fetch import PER_TURN, Fetched, Fetcher
+from headwater.gateway.messages import Fields, Schema
 from headwater.gateway.patience import Patience, WantedOffset
 from headwater.gateway.server import GatewayServer
-from headwater.gateway.topic_snapshot import ENCODINGS_BYTES_MAX, TopicSnapshot, TopicSnapshots
+from headwater.gateway.topic_snapshot import ENCODINGS_BYTES_MAX, TopicSnapshot, TopicSnapshots, TopicView
 from headwater_core.clock import SystemClock
-from headwater_core.errors import CorruptData, DiskFull, OffsetOutOfRange, TransientError, Unauthorised, UsageError
+from headwater_core.errors import CorruptData, DiskFull, NotFound, OffsetOutOfRange, TransientError, Unauthorised, UsageError
 from headwater_core.partition import topic_id_bytes
+from hydration.config import ReadPriority
 from hydration.partition_log import Isolation
 from tests.events import written_events
 from tests.headwater.gateway.fakes import FakeLog, FakeLogs, a_batch, a_topic_partition, on_its_way
@@ -478,6 +483,55 @@ def test_one_connection_too_many_is_closed_and_the_others_stay(soup: FakeLog) ->
     assert [each["event"] for each in logs] == ["connection_refused"] * 3
 
 
+def test_idle_connections_of_one_host_keep_no_other_host_out(soup: FakeLog) -> None:
+    with capture_logs() as logs, GatewayServer(FakeLogs(soup), a_config(connections_max=3)) as server:
+        many = [RawClient(server.address) for _ in range(3)]
+        until(lambda: server._gateway._meter.connections == 3)
+        with RawClient(server.address, source="127.0.0.2") as other:
+            assert other.fetch(a_fetch(("soup", 0, 0)))["error_code"] == 0
+            assert many[0].is_closed_by_peer()  # it was idle for longest
+            assert many[2].fetch(a_fetch(("soup", 0, 0)))["error_code"] == 0
+        for client in many:
+            client.close()
+        until(lambda: server._gateway._meter.connections == 0)
+    assert [event["event"] for event in logs] == ["idle_connection_closed"]
+
+
+def test_a_host_at_its_own_limit_loses_its_own_idle_connections(soup: FakeLog) -> None:
+    with (
+        GatewayServer(FakeLogs(soup), a_config(connections_per_ip_max=1)) as server,
+        RawClient(server.address, source="127.0.0.2") as other,
+        RawClient(server.address) as first,
+    ):
+        assert [client.fetch(a_fetch(("soup", 0, 0)))["error_code"] for client in (other, first)] == [0, 0]
+        with RawClient(server.address) as second:
+            assert second.fetch(a_fetch(("soup", 0, 0)))["error_code"] == 0
+            assert first.is_closed_by_peer()
+        assert other.fetch(a_fetch(("soup", 0, 0)))["error_code"] == 0
+
+
+def test_clients_that_read_no_metadata_take_bounded_memory_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    topics = {f"topic-{at}": TopicView(f"topic-{at}", at.to_bytes(16, "big"), tuple((p, 5) for p in range(6_000))) for at in range(8)}
+    monkeypatch.setattr(TopicSnapshots, "_take", lambda _: TopicSnapshot("fake-cluster", topics))
+    limit_bytes = 500 << 10
+    with capture_logs() as logs, GatewayServer(FakeLogs(), a_config(unread_bytes_max=limit_bytes, metadata_ttl_s=3600)) as server:
+        meter, slow = server._gateway._meter, []
+        server._gateway._listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # its connections inherit that
+        for name in topics:
+            slow.append(RawClient(server.address, source="127.0.0.2", receive_bytes=4096))
+            slow[-1].socket.sendall(a_request(Api.METADATA, 7, {"topics": [{"name": name}], "allow_auto_topic_creation": False}))
+        until(lambda: meter.unread_dropped >= 6)
+        assert 0 < meter.unread_bytes <= limit_bytes
+        with RawClient(server.address) as client:
+            answer = client.ask(Api.METADATA, 7, topics=[{"name": "topic-0"}], allow_auto_topic_creation=False)
+            assert len(answer["topics"][0]["partitions"]) == 6_000
+        for client in slow:
+            client.close()
+        until(lambda: meter.connections == 0)
+        assert meter.unread_bytes == 0
+    assert {event["event"] for event in logs} >= {"unread_response_dropped"}
+
+
 @pytest.mark.parametrize("sent", [b"", a_request(Api.FETCH, 12, a_fetch(("soup", 0, 0)))[:30]])
 def test_a_client_that_says_nothing_more_is_let_go(soup: FakeLog, sent: bytes) -> None:
     config = a_config(idle_timeout_s=0.05, request_timeout_s=0.05)
@@ -591,9 +645,41 @@ def test_kept_encodings_are_bounded_in_bytes() -> None:
     with ThreadPoolExecutor(1) as executor:
         snapshots = TopicSnapshots(FakeLogs(), executor, SystemClock(), 1.0)
         for at in range(100):
-            snapshots.encoded(at, lambda answer: answer.buffer.extend(bytes(1 << 20)))
+            snapshots.keep(at, snapshots._snapshot, bytes(1 << 20))
     assert sum(len(each) for each in snapshots._encodings.values()) <= ENCODINGS_BYTES_MAX
     assert 99 in snapshots._encodings
+
+
+@pytest.mark.parametrize("asked", [[f"topic-{at}" for at in range(101)], ["topic-0", "nobody", *(f"topic-{at}" for at in range(60))], None])
+def test_long_metadata_is_encoded_beside_the_event_loop_and_each_topic_once(
+    asked: list[str] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    views = {f"topic-{at}": TopicView(f"topic-{at}", at.to_bytes(16, "big"), tuple((p, 5) for p in range(10))) for at in range(200)}
+    encoded: list[tuple[str, str]] = []
+    real = metadata._topic
+
+    def topic(view: TopicView, node_id: int) -> Fields:
+        encoded.append((threading.current_thread().name, view.name))
+        return real(view, node_id)
+
+    def looked(_: TopicSnapshots) -> TopicSnapshot:
+        """The same topics each time, in new objects; one of them has a new leader."""
+        views["topic-150"] = replace(views["topic-150"], partitions=((0, len(encoded)),))
+        return TopicSnapshot("fake-cluster", {name: replace(view, encodings={}) for name, view in views.items()})
+
+    monkeypatch.setattr(metadata, "_topic", topic)
+    monkeypatch.setattr(TopicSnapshots, "_take", looked)
+    facts = {"topics": None if asked is None else [{"name": name} for name in asked], "allow_auto_topic_creation": False}
+    with GatewayServer(FakeLogs(), a_config()) as server, RawClient(server.address) as client:
+        answers = [client.ask(Api.METADATA, 7, **facts)["topics"] for _ in range(3)]
+    names = list(views) if asked is None else list(dict.fromkeys(asked))
+    assert [[topic["name"] for topic in answer] for answer in answers] == [names] * 3
+    assert all(topic["error_code"] == (0 if topic["name"] in views else 3) for answer in answers for topic in answer)
+    assert {name for thread, name in encoded if thread == "gateway"} <= {"topic-150"}  # one topic alone is quick
+    counts = Counter(name for _, name in encoded)
+    assert {name: count for name, count in counts.items() if count > 1}.keys() <= {"topic-150"}
+    if asked is None:
+        assert answers[2][150]["partitions"][0]["leader_epoch"] > 0
 
 
 @pytest.mark.parametrize(
@@ -689,6 +775,42 @@ def test_a_reader_of_ten_thousand_partitions_is_served(tmp_path: Path) -> None:
         fetched = client.ask(Api.FETCH, 12, **facts)["responses"][0]["partitions"]
         assert [each["error_code"] for each in fetched] == [0] * 10_000
         assert fetched[9_999]["records"] == a_batch(0, [b"v"])
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_fetch_of_many_partitions_leaves_others_their_turns(soup: FakeLog, known: bool) -> None:
+    """Between two turns of the event loop it does no more than PER_TURN of them."""
+    calls, most = 0, 0
+
+    class CountedLogs(FakeLogs):
+        def partition(self, topic: str, partition: int, priority: ReadPriority | None = None) -> FakeLog:
+            nonlocal calls
+            calls += 1
+            if known:
+                return soup
+            raise NotFound(f"{topic}:{partition}")
+
+    async def others() -> None:
+        nonlocal calls, most
+        while True:
+            most, calls = max(most, calls), 0
+            await asyncio.sleep(0)
+
+    async def fetched() -> Fetched:
+        ours, theirs = socket.socketpair()
+        with ours, theirs, ThreadPoolExecutor(1) as executor:
+            logs, config = CountedLogs(soup), a_config()
+            fetcher = Fetcher(logs, TopicSnapshots(logs, executor, SystemClock(), 1.0), config)
+            facts = a_fetch(("soup", 0, 100))
+            facts["topics"][0]["partitions"] = [{**facts["topics"][0]["partitions"][0], "partition": at} for at in range(5000)]
+            other = asyncio.create_task(others())
+            try:
+                return await fetcher.fetch(facts, 12, Connection(ours, config))
+            finally:
+                other.cancel()
+
+    assert len(asyncio.run(fetched()).fields["responses"][0]["partitions"]) == 5000
+    assert 0 < most <= PER_TURN
 
 
 def test_a_fetch_that_waits_for_nothing_asks_for_no_places(

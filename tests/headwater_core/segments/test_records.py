@@ -1,4 +1,5 @@
 import struct
+import tracemalloc
 from contextlib import suppress
 
 import pytest
@@ -119,3 +120,15 @@ def test_a_batch_that_decompresses_beyond_the_limit_is_refused() -> None:
     raw = a_batch(0, [bytes(100_000)], codec=codecs.ZSTD)
     with pytest.raises(CorruptData, match="more than 50000"):
         list(decode_batch(raw, limit_bytes=50_000))
+
+
+def test_a_long_body_is_in_memory_once_more_at_most() -> None:
+    batch = a_batch(0, [bytes(16 << 20)])
+    tracemalloc.start()
+    try:
+        [record] = decode_batch(batch)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert record.value == bytes(16 << 20)
+    assert peak_bytes < 20 << 20

@@ -1,0 +1,78 @@
+"""Connections that are open, by client address: when there are as many as may be, an address with many makes room for one with few."""
+
+import socket
+from dataclasses import dataclass
+
+import structlog
+
+from headwater.gateway.gateway_meter import GatewayMeter
+
+log = structlog.get_logger()
+
+
+@dataclass(eq=False, slots=True)
+class OpenConnection:
+    """
+    idle_since_s  since when no request is answered; None while one is
+    """
+
+    client: socket.socket
+    ip: str
+    idle_since_s: float | None
+
+
+class OpenConnections:
+    """The connections of one port, at most `limit` of them, and at most `per_ip_limit` of one address."""
+
+    def __init__(self, limit: int, per_ip_limit: int, meter: GatewayMeter) -> None:
+        self._limit, self._per_ip_limit, self._meter = limit, per_ip_limit, meter
+        self._by_ip: dict[str, set[OpenConnection]] = {}
+
+    def add(self, client: socket.socket, ip: str, now_s: float) -> OpenConnection | None:
+        """Count one more, idle since now; None where there is no room for it.
+
+        When the port is full, the connection that is idle for longest makes room, of the address that has the most, if that has more than
+        `ip`. So addresses come to equal shares, and none of them evicts those of another that has fewer. At the limit of an address its own
+        do.
+        """
+        same = self._by_ip.get(ip, set())
+        if len(same) >= self._per_ip_limit:
+            if not self._evict(same):
+                return None
+        elif self._meter.connections >= self._limit:
+            larger = [connections for connections in self._by_ip.values() if len(connections) > len(same)]
+            if not any(self._evict(connections) for connections in sorted(larger, key=len, reverse=True)):
+                return None
+        connection = OpenConnection(client, ip, now_s)
+        self._by_ip.setdefault(ip, set()).add(connection)
+        self._meter.connections += 1
+        return connection
+
+    def remove(self, connection: OpenConnection) -> None:
+        """It has ended. May be called again."""
+        same = self._by_ip.get(connection.ip, set())
+        if connection in same:
+            same.remove(connection)
+            self._meter.connections -= 1
+            if not same:
+                del self._by_ip[connection.ip]
+
+    def _evict(self, connections: set[OpenConnection]) -> bool:
+        """Close the one that is idle for longest, if any is: its task sees the end, and takes it from there."""
+        idle = [(connection.idle_since_s, connection) for connection in connections if connection.idle_since_s is not None]
+        if not idle:
+            return False
+        _, oldest = min(idle, key=lambda item: item[0])
+        log.warning("idle_connection_closed", ip=oldest.ip, connections=len(connections), connections_max=self._limit)
+        self.remove(oldest)
+        self._meter.idle_closed += 1
+        shut_down(oldest.client)
+        return True
+
+
+def shut_down(client: socket.socket) -> None:
+    """End both directions: whoever waits for the socket sees it. Its descriptor stays its owner's."""
+    try:
+        client.shutdown(socket.SHUT_RDWR)
+    except OSError:  # the peer was quicker
+        return
