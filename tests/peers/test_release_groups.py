@@ -71,6 +71,13 @@ def test_release_stops_at_the_slowest_group_of_any_type(tmp_path: Path) -> None:
             eventually("KIP-848", lambda: waits_for("new", bases[3] + 1), agent, patience_s=150)
             commit(new, "soup", {0: RECORDS})
             eventually("all have read all", lambda: log_start(broker, "soup") == bases[-1], agent, patience_s=150)
+            admin = broker.admin  # its futures die with it
+            for deleted in admin.delete_consumer_groups(["classic", "share"]).values():
+                deleted.result(30)
+            produce(broker.producer(), "soup", [b"x" * 300] * RECORDS)
+            commit(new, "soup", {0: 2 * RECORDS})
+            newest = base_of_the_newest(broker, "soup")
+            eventually("groups that are deleted hold nothing", lambda: log_start(broker, "soup") == newest, agent, patience_s=150)
             agent.stop()
         new.close()
         classic.close()
