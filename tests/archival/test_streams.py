@@ -342,7 +342,7 @@ def triggered(agent: Agent, log_bytes: int, *, tail_after_ms: int | None = None)
 
 def test_by_triggers_sealed_segments_go_as_one_object_that_is_closed_at_once(directory: Directory, agent: Agent) -> None:
     written = fill(directory, 0, 5, 10, end=15)
-    waits = "more than"
+    waits = "exceeds"
     assert waits in agent.run(triggered(agent, len(written)))[-1]
     assert (len(agent.head.entries), agent.archiver.open_stream, agent.budget.used_bytes) == (0, None, 0)
     assert agent.run(triggered(agent, len(a_segment(10, 5))))[:-1] == ["archived"]
@@ -412,7 +412,7 @@ def test_what_triggers_hold_back_is_explained(directory: Directory, agent: Agent
     found = explain(log, agent.head, policy=waits, tail_age_ms=0, now_ms=agent.clock.now_ms(), turn=Turn(), stream=stream)
     assert [(each.base_offset, each.next_offset, each.why.kind) for each in found] == [(0, 5, "trigger"), (5, 8, "active")]
     status = status_of(PARTITION, log, agent.head, policy=waits, tail_age_ms=0, now_ms=agent.clock.now_ms(), stream=stream)
-    assert (status.state, "more than" in status.reason) == ("waiting", True)
+    assert (status.state, "exceeds" in status.reason) == ("waiting", True)
     agent.run(STREAM)
     log, stream = agent.logs.look(PARTITION.topic_partition), agent.archiver.open_stream
     found = explain(log, agent.head, policy=waits, tail_age_ms=0, now_ms=agent.clock.now_ms(), turn=Turn(), stream=stream)

@@ -155,10 +155,10 @@ def test_what_to_pause_must_be_said(stage: Stage) -> None:
 @pytest.mark.parametrize(
     "command", [("pause", "orders.palced"), ("resume", "orders.placed:9"), ("topics", "set", "orders.palced", "archive=off")]
 )
-def test_a_misspelt_name_is_not_passed_over_in_silence(stage: Stage, command: str) -> None:
+def test_a_misspelt_name_is_not_passed_over_in_silence(stage: Stage, command: tuple[str, ...]) -> None:
     log = stage.log("pantry")
     stage.bucket.mkdir()
-    ran = stage.run(*command.split(), log=log)
+    ran = stage.run(*command, log=log)
     assert ran.code == 0, "it may be created later"
     assert "is neither in the log directories nor in the archive; this applies once it is created" in ran.err
     assert "note:" not in stage.run("pause", TOPIC, log=log).err
