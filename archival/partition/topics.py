@@ -83,7 +83,11 @@ class TopicRecords:
             topic.check_again_s = self._clock.monotonic_s() + NAME_RETRY_S if self._clock and not is_current else math.inf
             if not is_current and facts.sight == NO_METADATA and not topic.is_reported:
                 topic.is_reported = True
-                log.warning("topic_name_kept", topic=seen.topic, topic_id=seen.topic_id, command=turn_command(seen.topic, seen.topic_id))
+                current = self._repository.current(seen.topic)
+                if current is not None and seen.topic_id not in current.previous:  # else it is a former one
+                    log.warning(
+                        "topic_name_kept", topic=seen.topic, topic_id=seen.topic_id, command=turn_command(seen.topic, seen.topic_id)
+                    )
 
     def retain(self, partitions: Collection[PartitionId]) -> None:
         """Forget the topics that none of them is of."""

@@ -131,6 +131,18 @@ def test_a_name_does_not_leave_an_incarnation_that_moves_until_it_has_stood_stil
     assert repository.resolve(PARTITION.topic).topic_id == newcomer.topic_id
 
 
+def test_a_former_incarnation_is_no_reason_for_a_warning() -> None:
+    clock = ManualClock()
+    repository = ManifestRepository(MemoryStore(clock))
+    newcomer = PartitionId(PARTITION.cluster_id, topic_id_text(b"n" * 16), 0, PARTITION.topic)
+    for partition in (PARTITION, newcomer):
+        TopicRecords(repository, lambda _: TopicFacts(), clock=clock).ensure(partition)
+    with structlog.testing.capture_logs() as logs:
+        TopicRecords(repository, lambda _: TopicFacts(), clock=clock).ensure(PARTITION)
+    assert not logs
+    assert repository.resolve(PARTITION.topic).topic_id == newcomer.topic_id
+
+
 def test_an_incarnation_that_the_cluster_has_replaced_is_no_reason_for_a_warning() -> None:
     clock = ManualClock()
     repository = ManifestRepository(MemoryStore(clock))
