@@ -32,15 +32,15 @@ class OpenConnections:
         """Count one more, idle since now; None where there is no room for it.
 
         When the port is full, the connection that is idle for longest makes room, of the address that has the most, if that has more than
-        `ip`. So addresses come to equal shares, and none of them evicts those of another that has fewer. At the limit of an address its own
-        do.
+        `ip` or is `ip`. So addresses come to equal shares, and none of them evicts those of another that has fewer. At the limit of an
+        address its own do.
         """
         same = self._by_ip.get(ip, set())
         if len(same) >= self._per_ip_limit:
             if not self._evict(same):
                 return None
         elif self._meter.connections >= self._limit:
-            larger = [connections for connections in self._by_ip.values() if len(connections) > len(same)]
+            larger = [connections for connections in self._by_ip.values() if connections is same or len(connections) > len(same)]
             if not any(self._evict(connections) for connections in sorted(larger, key=len, reverse=True)):
                 return None
         connection = OpenConnection(client, ip, now_s)

@@ -77,6 +77,13 @@ def test_where_the_largest_is_busy_the_next_one_makes_room(stack: ExitStack) -> 
     assert [each is not None and is_shut(each) for each in idle] == [True, False]
 
 
+def test_among_equals_an_address_makes_room_by_its_own(stack: ExitStack) -> None:
+    port = Port(stack, 2)
+    other, own = port.add("b"), port.add("a")
+    assert port.add("a") is not None
+    assert [connection is not None and is_shut(connection) for connection in (other, own)] == [False, True]
+
+
 def test_an_evicted_connection_that_ends_is_counted_once(stack: ExitStack) -> None:
     port = Port(stack, 1)
     first = port.add("a")

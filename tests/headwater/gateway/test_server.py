@@ -467,19 +467,21 @@ def test_no_bytes_hurt_the_gateway(server: GatewayServer, data: st.DataObject) -
         assert client.fetch(a_fetch(("soup", 0, 0)))["error_code"] == 0
 
 
-def test_one_connection_too_many_is_closed_and_the_others_stay(soup: FakeLog) -> None:
-    config = a_config(connections_max=2)
+def test_one_connection_too_many_is_closed_and_those_at_work_stay(soup: FakeLog, salad: FakeLog) -> None:
     with (
         capture_logs() as logs,
-        GatewayServer(FakeLogs(soup), config) as server,
+        GatewayServer(FakeLogs(soup, salad), a_config(connections_max=2)) as server,
         RawClient(server.address) as one,
         RawClient(server.address) as two,
     ):
-        assert [each.fetch(a_fetch(("soup", 0, 0)))["error_code"] for each in (one, two)] == [0, 0]
+        one.socket.sendall(a_request(Api.FETCH, 12, a_fetch(("soup", 0, 100), max_wait=60_000)))
+        two.socket.sendall(a_request(Api.FETCH, 12, a_fetch(("salad", 0, 1), max_wait=60_000)))
+        until(lambda: soup.reads > 0 and salad.reads > 0)
         for _ in range(3):
             with RawClient(server.address) as three:
                 assert three.is_closed_by_peer()
-        assert one.fetch(a_fetch(("soup", 0, 0)))["error_code"] == 0
+        soup.append(a_batch(100, [b"new"]))
+        assert one.answer(Api.FETCH, 12)["responses"][0]["partitions"][0]["error_code"] == 0
     assert [each["event"] for each in logs] == ["connection_refused"] * 3
 
 
