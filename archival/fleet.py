@@ -153,6 +153,7 @@ class FleetEquipment:
     broker        the one whose directories these are; None where it is not asked
     pauses        what is not to be archived for a while; None: there is no such thing
     look_at_settings  takes up what another agent has set by command, now and then
+    free_bytes    see DiskForecast
     """
 
     dirs: LogDirs
@@ -173,6 +174,7 @@ class FleetEquipment:
     broker: Broker | None = None
     pauses: KnownPauses | None = None
     look_at_settings: Callable[[], object] = lambda: None
+    free_bytes: Callable[[], Sequence[int]] = tuple
 
 
 class _TriggerState(NamedTuple):
@@ -288,6 +290,7 @@ class ArchiverFleet:
             clock=equipment.clock,
             wait=equipment.wait,
             data_dir=equipment.data_dir,
+            free_bytes=equipment.free_bytes,
         )
         self._members = Members(self._new_archiver)
         self._trigger_states: dict[str, _TriggerState] = {}  # by topic, as reported
@@ -391,6 +394,12 @@ class ArchiverFleet:
         """What was released of it at the broker; None where that was never tried."""
         member = self._members.of(partition)
         return replace(member.released) if member is not None and member.released.reason else None
+
+    def disk_full_in_s(self) -> float | None:
+        """Return how long it takes at the pace of the last hour until a disk of the log directories is full, where that is sooner than
+        the groups for which releases wait count as gone."""
+        remaining_s = self._releases.disk_forecast.full_in_s()
+        return remaining_s if remaining_s is not None and remaining_s < self._equipment.settings().release_ignore_groups_after_s else None
 
     def listing(self) -> Listing:
         """Which partitions there are. Raises what makes the log directories unusable as a whole."""

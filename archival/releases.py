@@ -1,6 +1,6 @@
 """The releases of local copies: in an owned directory by this agent, beside a broker by the broker at this agent's request."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -8,6 +8,7 @@ import structlog
 
 from archival.broker.broker_release import Blocked, BrokerReleaser, Choice, ReleaseRecord
 from archival.broker.broker_view import Broker, GroupOffset
+from archival.broker.disk_forecast import DiskForecast
 from archival.broker.lagging_groups import LaggingGroups
 from archival.config import ArchivalConfig
 from archival.members import Member
@@ -43,6 +44,7 @@ class Releases:
     broker  the one whose directories these are; None where it is not asked
     wait    sleeps for so many seconds
     data_dir  where what was seen of groups outlives the process
+    free_bytes  see DiskForecast, which measures while releases wait
     """
 
     def __init__(
@@ -56,8 +58,10 @@ class Releases:
         clock: Clock,
         wait: Callable[[float], object],
         data_dir: Path,
+        free_bytes: Callable[[], Sequence[int]],
     ) -> None:
         self._writer, self._owned, self._clock = writer, owned, clock
+        self.disk_forecast = DiskForecast(free_bytes, clock)
         self._releaser = Releaser(logs=logs, repository=repository, writer=writer, owned=owned)
         self._broker_releaser, self._lagging_groups = None, None
         if broker is not None:
@@ -169,6 +173,7 @@ class Releases:
         return Blocked(*lowest, self._clock.now_ms(), len(unread), sum(unread)) if unread else None
 
     def _wait_for(self, blocked: Blocked, record: ReleaseRecord, log: LocalLog) -> Released:
+        self.disk_forecast.measure()
         again_s = record.block(blocked, self._clock.monotonic_s())
         if record.blocked is not None and record.is_overdue(self._clock.now_ms(), REPORT_MS):
             _log.warning("release_blocked", partition=str(log.partition), group=blocked.group, offset=blocked.offset, reason=record.reason)

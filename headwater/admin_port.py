@@ -116,6 +116,7 @@ def page_facts(session: Session, logs: Logs, vitals: Vitals) -> "PageFacts":
         held_back=held_back(try_ms) if try_ms is not None else "",
         store_failing_s=session.bucket.meter.health().failing_s,
         outages=outages(session.bucket.meter.health(), session.broker.outage() if session.broker is not None else None),
+        disk_full_in_s=session.fleet.disk_full_in_s() if session.fleet is not None else None,
         collection_troubles=session.fleet.collection_troubles.copy() if session.fleet is not None else {},
         damage={folder: damage_text(keys) for folder, keys in logs.hydrator.damaged().items()},
         damaged_topics={topic: str(error) for topic, error in logs.lost.items()},

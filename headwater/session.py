@@ -1,5 +1,6 @@
 """All that is open while a process archives: lock, control node, bucket, archivers. For the agent and for one-shot passes."""
 
+import shutil
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import wait
@@ -199,6 +200,7 @@ def open_session(config: Config, *, patient: bool = False, reload: Callable[[], 
                     broker=broker,
                     pauses=pauses,
                     look_at_settings=settings.look_before_work,
+                    free_bytes=lambda: [shutil.disk_usage(each).free for each in config.log.dirs],
                 )
             )
             if dirs is not None

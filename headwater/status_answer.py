@@ -3,7 +3,8 @@
 Without an agent, or without its answer, the log directories and the bucket are looked at, and why is part of what is shown.
 """
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, fields
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ from headwater.agent_api import AgentApi
 from headwater.config import Config
 from headwater.options import parse_selection
 from headwater.overview import missing_topics
-from headwater.units import duration_text
+from headwater.units import duration_text, size_text
 from headwater_core.clock import time_text
 from headwater_core.errors import HeadwaterError, NotFound, TransientError, Unauthorised, UsageError
 
@@ -33,7 +34,7 @@ class StatusAnswer(NamedTuple):
     note     where they are from, if not from the agent, and why; "" otherwise
     cluster  how old the newest snapshot of the cluster's metadata is, as the agent knows it; "" where it knows nothing of one
     failure  what is to be raised once they are shown: they are needed most when something fails
-    outages  a line for each of store and broker that is away, with since when
+    outages  a line for each of store and broker that is away, with since when, and one for a disk that fills while releases wait
     """
 
     rows: list[dict[str, Any]]
@@ -81,7 +82,7 @@ def _of_agent(agent: AgentApi, selection: str | None) -> StatusAnswer:
         rows += page["partitions"]
     if not rows:
         raise HeadwaterError(f"the agent knows nothing of {selection or 'any partition'}")
-    return StatusAnswer(rows, cluster=_cluster(first), failure=_failure(first, topic), outages=tuple(_outages(first)))
+    return StatusAnswer(rows, cluster=_cluster(first), failure=_failure(first, topic), outages=(*_outages(first), *_full_disk(first, rows)))
 
 
 def _outages(page: dict[str, Any]) -> Iterator[str]:
@@ -89,6 +90,19 @@ def _outages(page: dict[str, Any]) -> Iterator[str]:
         what, consequence = _AWAY.get(outage["what"], (outage["what"], ""))
         lasted_s = max(0, page["at_ms"] - outage["since_ms"]) / 1000
         yield f"{what} away since {time_text(outage['since_ms'])} ({duration_text(lasted_s)}): {outage['reason']}{consequence}"
+
+
+def _full_disk(page: dict[str, Any], rows: Iterable[dict[str, Any]]) -> Iterator[str]:
+    remaining_s, waiting = page.get("disk_full_in_s"), Counter[str]()
+    for row in rows:
+        if row["release_group"]:
+            waiting[row["release_group"]] += row["release_blocked_bytes"]
+    if remaining_s is not None and waiting:
+        group, size_bytes = waiting.most_common(1)[0]
+        yield (
+            f"a disk of the log directories is full in {duration_text(remaining_s)} at the pace of the last hour: "
+            f"{size_text(waiting.total())} wait for groups to read them, {size_text(size_bytes)} of these for {group}"
+        )
 
 
 def _cluster(page: dict[str, Any]) -> str:

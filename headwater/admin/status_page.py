@@ -155,6 +155,8 @@ class StatusPage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     store_failing_s  how long the store has answered no call of the agent's; 0 while it answers, and while it is not called
     outages     what does not answer, or refuses, though it is called; absent while all answers
     damaged_topics   whose documents in the bucket cannot be read, and why: some of their partitions may be missing here
+    disk_full_in_s  while releases wait for groups: so long until a disk of the log directories is full at the pace of the last hour,
+                where that is sooner than the groups count as gone; else absent
     cluster     absent where this agent archives none, or knows nothing of it yet
     topics      by name; absent with ?partitions=true
     partitions  by topic and number; absent without it
@@ -170,6 +172,7 @@ class StatusPage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     store_failing_s: float
     damaged_topics: dict[str, str]
     outages: list[Outage] | msgspec.UnsetType = msgspec.UNSET
+    disk_full_in_s: float | msgspec.UnsetType = msgspec.UNSET
     cluster: ClusterFacts | msgspec.UnsetType = msgspec.UNSET
     topics: list[TopicRow] | msgspec.UnsetType = msgspec.UNSET
     partitions: list[PartitionRow] | msgspec.UnsetType = msgspec.UNSET
@@ -197,6 +200,7 @@ class PageFacts:
     held_back: str = ""
     store_failing_s: float = 0.0
     outages: Sequence[Outage] = ()
+    disk_full_in_s: float | None = None
     collection_troubles: Mapping[PartitionId, str] = field(default_factory=dict)
     damage: Mapping[str, str] = field(default_factory=dict)
     damaged_topics: Mapping[str, str] = field(default_factory=dict)
@@ -270,6 +274,7 @@ def page_of(entries: Iterable[BoardEntry], query: StatusQuery, facts: PageFacts 
         store_failing_s=round(facts.store_failing_s, 3),
         damaged_topics=dict(sorted(facts.damaged_topics.items())[:DAMAGED_MAX]),
         outages=list(facts.outages) or msgspec.UNSET,
+        disk_full_in_s=msgspec.UNSET if facts.disk_full_in_s is None else round(facts.disk_full_in_s),
         cluster=facts.cluster or msgspec.UNSET,
         topics=topics,
         partitions=rows,

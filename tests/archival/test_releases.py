@@ -314,6 +314,23 @@ def test_a_group_that_blocks_a_release_for_long_is_reported_once(tmp_path: Path)
 
 
 @pytest.mark.usefixtures("led")
+def test_a_disk_that_fills_while_a_release_waits_is_foreseen(tmp_path: Path) -> None:
+    broker, bench = a_request(tmp_path)
+    broker.listed, bench.free_bytes = [a_group("bills", 0)], [1_000_000]
+    bench.scheduler.rescan()
+    bench.turns()
+    assert bench.fleet.disk_full_in_s() is None
+    for _ in range(20):
+        bench.free_bytes[0] -= 1000
+        turns_later(bench)
+    left_s = bench.fleet.disk_full_in_s()
+    assert left_s is not None
+    assert left_s > 600
+    bench.settings = ArchivalConfig(release=True, release_ignore_groups_after_s=600)
+    assert bench.fleet.disk_full_in_s() is None  # the group counts as gone before
+
+
+@pytest.mark.usefixtures("led")
 def test_a_group_counts_as_gone_across_restarts_of_the_agent(tmp_path: Path) -> None:
     broker, bench = a_request(tmp_path)
     bench.settings = ArchivalConfig(release=True, release_ignore_groups_after_s=7200)

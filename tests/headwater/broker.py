@@ -110,6 +110,7 @@ class Bench:
         self.store = store or MemoryStore()
         self.clock, self.settings, self._owned = ManualClock(), ArchivalConfig(), owned
         self._heeds_pauses = heeds_pauses
+        self.free_bytes: list[int] = []  # of the log directory's disk
         self.settings_of: dict[str, ArchivalConfig] = {}  # topics that have their own
         (root / "state").mkdir()
         self.start()
@@ -132,6 +133,7 @@ class Bench:
                 clock=self.clock,
                 pauses=self.pauses if self._heeds_pauses else None,
                 broker=self._asked,
+                free_bytes=lambda: self.free_bytes,
             )
         )
         self.scheduler = Scheduler(self.fleet, clock=self.clock, random=Random(7), policy_for=Policy.of, settings=self.fleet.settings)

@@ -134,6 +134,21 @@ def test_what_is_away_comes_first_with_since_when(monkeypatch: pytest.MonkeyPatc
     assert asked().outages == ()
 
 
+def test_a_disk_that_fills_while_releases_wait_names_the_group_with_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting = [("orders", "bills", 3 << 20), ("orders", "audit", 1 << 20), ("bills", "bills", 1 << 20), ("soup", "", 0)]
+    rows = [
+        a_row(topic, partition) | {"release_group": group, "release_blocked_bytes": size_bytes}
+        for partition, (topic, group, size_bytes) in enumerate(waiting)
+    ]
+    agent = Agent(monkeypatch, a_page(*rows, disk_full_in_s=7200))
+    assert asked().outages == (
+        "a disk of the log directories is full in 2 h at the pace of the last hour: 5.0 MiB wait for groups to read them, "
+        "4.0 MiB of these for bills",
+    )
+    agent.pages = [a_page(*rows), a_page(rows[-1], disk_full_in_s=7200)]
+    assert asked().outages == asked().outages == ()
+
+
 def test_what_is_nowhere_is_not_found(stage: Stage) -> None:
     with running(stage, stage.log("kitchen")) as agent:
         agent.wait_for("gateway_started")
