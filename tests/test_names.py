@@ -14,9 +14,9 @@ NOUNS = {"testing", "wiring"}
 # Words that this project once used for something the field has a name for, and in how many names product code defined each at 0.1.0.
 # None may be added; whoever renames some lowers the number. Names that are stored in a bucket or a data directory count, and stay.
 BANNED = {
-    "settled": 28, "said": 66, "told": 5, "asked": 16, "held": 194, "meant": 15, "outrun": 2, "vain": 6, "look": 93, "rest": 90,
-    "place": 339, "beneath": 4, "beside": 14, "left": 113, "given": 53, "trouble": 39, "mend": 0, "border": 6, "namesake": 0,
-    "sight": 4, "doubt": 7, "spoil": 3, "verb": 41, "each": 1008,
+    "settled": 28, "said": 64, "told": 5, "asked": 15, "held": 194, "meant": 15, "outrun": 2, "vain": 6, "look": 93, "rest": 89,
+    "place": 337, "beneath": 4, "beside": 14, "left": 110, "given": 52, "trouble": 37, "mend": 0, "border": 6, "namesake": 0,
+    "sight": 4, "doubt": 7, "spoil": 3, "verb": 41, "each": 999,
 }  # fmt: skip
 
 STUTTERS_MAX = 56  # modules that repeat the name of their package; a new one takes the plain noun

@@ -63,7 +63,7 @@ def wait_for_counts(broker: KafkaBroker, expected: Counter[bytes], isolation: st
         time.sleep(0.5)
 
 
-@pytest.mark.parametrize("coordinators", ["as old", "older"])
+@pytest.mark.parametrize("coordinators", ["as old", pytest.param("older", marks=pytest.mark.long)])
 def test_an_application_with_exactly_once_goes_on(coordinators: str, tmp_path: Path) -> None:
     """Where all was archived as it stood when the cluster was lost, each record counts once. Where the coordinators are older, the
     application reads some again, which nothing can prevent, and stops at nothing."""
