@@ -240,7 +240,7 @@ def test_transactions_groups_and_producer_ids_agree_with_the_cut(tmp_path: Path,
     assert cli.run(["recover", "plan", "cluster", *options]) == 3
     said = capsys.readouterr()
     assert "2 open transactions aborted" in said.err
-    assert "1 group offsets beyond, set back" in said.err
+    assert "1 group offset beyond, set back" in said.err
     assert cli.run(["recover", "apply", "cluster", "--into", str(tmp_path / "recovered"), *options]) == 3  # half of `split`
     with KafkaBroker(tmp_path / "recovered", tmp_path / "two") as broker:
         assert committed_records(broker, 0) == [b"paid"]

@@ -111,7 +111,7 @@ def test_people_read_what_ends_early_or_was_set_back() -> None:
     assert row["transactions"] == "2 aborted"
     assert cut_summary(plan) == (
         "cut: 0 of 3 partitions end before their archive; 2 open transactions aborted; ended for their coordinator: 1; "
-        "1 group offsets beyond, set back; new producer ids from 1000000 on"
+        "1 group offset beyond, set back; new producer ids from 1000000 on"
     )
     assert "1 of 3 partitions end before their archive; 2 open transactions left out" in cut_summary(
         an_archive().plan(open_transactions="cut")
