@@ -276,7 +276,8 @@ def test_an_upload_that_is_not_wanted_any_more_is_stopped(
     stopped = [(event["partition"], event["reason"]) for event in events if event["event"] == "upload_stopped"]
     assert stopped == [("soup:0", reason)]
     assert bench.last_offset("stew", 0) == 9
-    assert not [event for event in events if event["log_level"] in ("warning", "error")]
+    troubles = {event["event"] for event in events if event["log_level"] in ("warning", "error")}
+    assert troubles <= {"topic_name_kept"}  # without a metadata log nobody knows that the name has another meaning
 
 
 def test_a_claim_by_the_new_leaders_agent_is_no_trouble_of_the_partition(bench: Bench, store: SendingStore) -> None:

@@ -48,6 +48,9 @@ def test_every_metric_is_on_the_dashboard_or_deliberately_not() -> None:
         "headwater_chunk_buffers_bytes",
         "headwater_chunk_uploads_failed",
         "headwater_control_role",
+        "headwater_gateway_unread_bytes",  # of clients that do not read; bounded
+        "headwater_gateway_unread_responses_dropped_total",
+        "headwater_gateway_idle_connections_closed_total",
         "headwater_cluster_snapshots_total",  # of a cluster in which nothing changes there are none
         "headwater_cluster_snapshot_failures_total",
         "headwater_cluster_snapshot_number",
