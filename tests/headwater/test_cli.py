@@ -48,6 +48,7 @@ def test_exit_codes_are_frozen() -> None:
         "UsageError": 2,
         "WrongStore": 2,
         "StoreGone": 2,
+        "NoEpochHistory": 3,
         "Partial": 3,
         "CorruptData": 4,
         "TruncatedData": 4,
