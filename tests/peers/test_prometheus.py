@@ -154,6 +154,16 @@ def read_until(watch: Watch, topic: str, offset: int, counter: str) -> None:
     watch.until(counts, f"{counter} counts")
 
 
+def read_well(watch: Watch, topic: str, offset: int) -> None:
+    """What was damaged is fetched again after a pause."""
+
+    def is_well() -> bool:
+        read(watch.agent.address(), topic, offset)
+        return watch.value("sum(headwater_damaged_objects)") == 0
+
+    watch.until(is_well, "no object is damaged any more")
+
+
 @contextmanager
 def damaged(file: Path) -> Iterator[None]:
     """For the time of a block, one byte of it is another one."""
@@ -209,10 +219,13 @@ def test_each_alert_fires_when_it_should_and_resolves(tmp_path: Path, s3_environ
             with damaged_object(s3_environ, bucket):
                 read_until(watch, TABLES, 20, "headwater_damaged_chunks_total")
                 watch.fires("HeadwaterChunksDamaged")
+                watch.fires("HeadwaterObjectDamaged")
                 agent.verb("verify", TABLES, "--data", code=VerificationFailed.exit_code)
                 watch.fires("HeadwaterScrubFoundDamage", result="damaged")
                 agent.verb("drill", TABLES, "--scratch", str(scratch), code=VerificationFailed.exit_code)
                 watch.fires("HeadwaterDrillFailed", outcome="failed")
+            read_well(watch, TABLES, 20)
+            watch.resolves("HeadwaterObjectDamaged")
             agent.verb("verify", "--data")
             watch.resolves("HeadwaterScrubFoundDamage")
             agent.verb("drill", TABLES, "--scratch", str(scratch))
