@@ -45,7 +45,7 @@ check: lint
 	@$(BIN)/pytest -q -m "not peer and not slow and not long and not server and not hypothesis" $(FAST_TESTS)
 
 test: .venv/.tests
-	@echo "running all tests that need no broker: 10 to 20 minutes on two cores (make check: about one)"
+	@echo "running all tests that need no broker: 20 to 40 minutes on two cores (make check: about one)"
 	@$(BIN)/pytest -m "not peer and not long"
 
 deep: .venv/.tests

@@ -56,8 +56,8 @@ class View:
 
     @property
     def was_emptied(self) -> bool:
-        """Whether the local log has held records, and has none now: what it says of its end is true, whatever is archived. A log that
-        begins at 0 may lie on a new disk."""
+        """Return whether the local log has held records, and has none now: its end is true then. A log that begins at 0 may lie on a
+        new disk."""
         return self.log is not None and 0 < self.log.start_offset == self.log.high_watermark
 
     @property

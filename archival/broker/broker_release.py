@@ -19,6 +19,7 @@ from archival.partition.source import LocalLogs
 from archival.plan.role import Acting, archiving_role
 from headwater_core import milestones
 from headwater_core.clock import time_text
+from headwater_core.counts import count_text
 from headwater_core.errors import HeadwaterError, SourceChanged, TransientError
 from headwater_core.files import disk_errors
 from headwater_core.partition import PartitionId
@@ -61,7 +62,7 @@ class Blocked(NamedTuple):
 
     @property
     def reason(self) -> str:
-        waiting = f"{self.segments} segment{'s' * (self.segments != 1)} of {self.size_bytes} bytes"
+        waiting = f"{count_text(self.segments, 'segment')} of {self.size_bytes} bytes"
         return f"group {self.group} has not read from offset {self.offset} on: {waiting} wait for it since {time_text(self.since_ms)}"
 
 

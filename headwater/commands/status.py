@@ -124,7 +124,7 @@ def _print(form: str, answer: "StatusAnswer") -> None:
 
 
 def _show(config: "Config", answer: "StatusAnswer", *, by_partition: bool, explained: bool, **how: Any) -> None:
-    """As a table, below what is away. how: arguments of `emit`."""
+    """Print a table below what is away. how: arguments of `emit`."""
     from headwater.drill.report_store import ReportStore
     from headwater.drill_text import drill_summary
     from headwater.overview import partition_rows, summary, topic_rows

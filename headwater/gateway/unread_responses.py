@@ -23,7 +23,7 @@ class UnreadResponse:
 
 
 class UnreadResponses:
-    """What waits in memory for its clients: at most `limit_bytes`, and one response whatever its size. Ranges of files take none.
+    """Holds the responses that wait in memory for their clients: at most `limit_bytes`, or one response. Ranges of files take none.
 
     Beyond that the address that has the most waiting loses its connection with the oldest of them. Bytes that several responses share,
     as those of the same topics do, count once.
