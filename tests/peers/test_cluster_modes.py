@@ -40,7 +40,7 @@ class Lost(NamedTuple):
     second    where the second run of each partition begins
     ends      of its logs
     records   of its topics, as clients saw them
-    state     all else that clients saw
+    state     all else that clients saw; transactional ids are not recovered, they begin anew
     """
 
     bucket: Path
@@ -117,7 +117,7 @@ def test_a_lost_cluster_goes_on_where_its_archive_ends_and_a_gateway_serves_the_
         expect_guarded(broker)
         assert cli.run(["recover", "finish", "--into", str(into), "--bootstrap-servers", broker.bootstrap, *options]) == 0
         found = state(broker)
-        for name, wanted in lost.state.items():
+        for name, wanted in {**lost.state, "transactions": []}.items():
             assert found[name] == wanted, name
     assert cli.run(["flush", "--config", str(beside.file)]) == 0
     heads = beside.heads()

@@ -46,7 +46,7 @@ def test_three_brokers_start_copy_and_go_on_without_one(tmp_path: Path) -> None:
         before, found = expected_cluster("kitchen"), java_coordinated(bootstrap)
         assert {group["type"] for group in before["groups"]} == {"Classic", "Consumer"}
         assert found.groups == before["groups"]
-        assert found.transactions == before["transactions"]
+        assert found.transactions == []  # each has ended, and its id begins anew
         assert found.quotas == sorted(before["client_quotas"], key=lambda line: str(line["entity"]))
         leaders = {
             topic.leader for found in brokers[0].admin.list_topics(timeout=20).topics.values() for topic in found.partitions.values()
