@@ -122,9 +122,13 @@ class PartitionLog:
         """As `read`, without blocking. A cancelled answer is closed."""
         return start(self._read(offset, max_bytes, isolation), discard=ReadResult.close)
 
-    def offset_for_time(self, timestamp_ms: int, *, timeout_s: float | None = TIMEOUT_S) -> RecordTime | None:
-        """The first record at or after `timestamp_ms`; None when there is none below the high watermark."""
-        return run_blocking(self._offset_for_time(timestamp_ms), timeout_s)
+    def offset_for_time(self, timestamp_ms: int, *, now_ms: int | None = None, timeout_s: float | None = TIMEOUT_S) -> RecordTime | None:
+        """The first record at or after `timestamp_ms`; None when there is none below the high watermark.
+
+        now_ms  a record that is dated later than it was published, or than this where it is not archived, does not count: its time does
+                not say when it was written. None: each counts, as in Kafka's ListOffsets
+        """
+        return run_blocking(self._offset_for_time(timestamp_ms, now_ms), timeout_s)
 
     def epoch_end(self, epoch: int, *, timeout_s: float | None = TIMEOUT_S) -> EpochEnd:
         """Where the largest known leader epoch that is not larger than `epoch` ends: OffsetForLeaderEpoch."""
@@ -205,11 +209,9 @@ class PartitionLog:
         self._tiers.hydrator.counters.reads += 1
         return answer
 
-    def _offset_for_time(self, timestamp_ms: int) -> Resumable[RecordTime | None]:
-        return (
-            yield from self._views.in_one(f"time {timestamp_ms}", lambda settle: self._offset_for_time_once(timestamp_ms, settle=settle))
-        )
+    def _offset_for_time(self, timestamp_ms: int, now_ms: int | None) -> Resumable[RecordTime | None]:
+        def once(settle: bool) -> Resumable[RecordTime | None]:
+            view = yield from self._views.known(settle=settle)
+            return (yield from self._times.first_not_older(view, timestamp_ms, now_ms))
 
-    def _offset_for_time_once(self, timestamp_ms: int, *, settle: bool) -> Resumable[RecordTime | None]:
-        view = yield from self._views.known(settle=settle)
-        return (yield from self._times.first_not_older(view, timestamp_ms))
+        return (yield from self._views.in_one(f"time {timestamp_ms}", once))

@@ -21,13 +21,16 @@ class PartitionTimes:
         self._known = LocalTimes(tiers.local) if tiers.local is not None else None
         self._worker = ScanWorker(tiers.submit)
 
-    def first_not_older(self, view: View, timestamp_ms: int) -> Resumable[RecordTime | None]:
-        """The first record of the view that is not older than `timestamp_ms`; None when there is none."""
+    def first_not_older(self, view: View, timestamp_ms: int, now_ms: int | None = None) -> Resumable[RecordTime | None]:
+        """The first record of the view that is not older than `timestamp_ms`; None when there is none.
+
+        now_ms  records that are dated later than they were published, or than this in the local log, are passed over; None: none is
+        """
         scope, local = view.scope, view.scope.local
         archived, searched_to = None, scope.log_start
         if self._archive is not None and scope.archive is not None:
             try:
-                archived = yield from self._archive.first_not_older(timestamp_ms, scope.archive)
+                archived = yield from self._archive.first_not_older(timestamp_ms, scope.archive, passes_late=now_ms is not None)
                 searched_to = scope.archive.end if local is None else self._archive.manifest.first_gap(local.start, scope.archive.end)
             except HeadwaterError:
                 if local is None or local.start > scope.log_start:
@@ -39,5 +42,5 @@ class PartitionTimes:
             return archived
         found, known = view.local_log, self._known
         assert known is not None
-        search = self._worker.find(lambda budget: known.first_not_older(found, timestamp_ms, span, budget))
+        search = self._worker.find(lambda budget: known.first_not_older(found, timestamp_ms, span, budget, now_ms))
         return (yield from self._looks.while_same(found, search)) or archived

@@ -16,9 +16,11 @@ class RecordTime(NamedTuple):
     timestamp_ms: int
 
 
-def first_not_older(file: RunFile, start: int, end: int, timestamp_ms: int, span: Span) -> RecordTime | None:
+def first_not_older(file: RunFile, start: int, end: int, timestamp_ms: int, span: Span, latest_ms: int | None = None) -> RecordTime | None:
     """The first record of the batches in file[start:end], byte positions, that is in `span` and not older than `timestamp_ms`; a batch
     that reaches across the end of `span` is of what follows, a dead branch maybe. Raises CorruptData for a batch that does not verify.
+
+    latest_ms  a record that is dated later is passed over; None: none is
 
     Markers are no records here, and their times are in no index of a run. A broker may name the marker of a transaction that lies
     before this record: a reader that starts there meets this record first.
@@ -31,6 +33,8 @@ def first_not_older(file: RunFile, start: int, end: int, timestamp_ms: int, span
         batch = file.read(position, header.size_bytes)
         check_batch(batch, where=file.where)
         for record in decode_batch(batch, where=file.where):
+            if latest_ms is not None and record.timestamp_ms > latest_ms:
+                continue
             if record.timestamp_ms >= timestamp_ms and record.offset in span:
                 return RecordTime(record.offset, record.timestamp_ms)
     return None

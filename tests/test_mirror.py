@@ -39,7 +39,6 @@ ELSEWHERE = {  # reason: {module: the test file to open first}
         "headwater/drill_session.py": "tests/headwater/test_drill.py",
         "headwater/drill_text.py": "tests/headwater/test_drill.py",
         "headwater/commands/export.py": "tests/headwater/pipeline/export/test_directory_export.py",
-        "headwater/commands/read.py": "tests/headwater/test_verbs.py",
         "headwater/commands/scrub.py": "tests/headwater/pipeline/scrub/test_scrubber.py",
         "headwater/job_options.py": "tests/headwater/test_event_log.py",
         "headwater/offset_location.py": "tests/headwater/test_explain.py",

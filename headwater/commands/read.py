@@ -5,10 +5,12 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
+import structlog
 
 from headwater.options import IncarnationSelection, configured, from_option, isolation_option, parse_incarnation_selection, to_option
 from headwater.output import emit
 from headwater.units import parse_time_ms
+from headwater_core.clock import SystemClock, time_text
 from headwater_core.errors import HeadwaterError, NotFound, OffsetOutOfRange, Partial, UsageError
 
 if TYPE_CHECKING:
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from hydration.reader import ReadRecord
 
 OFFSET_MAX = 2**63 - 1
+
+events = structlog.get_logger()
 
 
 @click.command()
@@ -41,7 +45,8 @@ def read(
     """Print the records of a topic, from the archive and the local log, one partition after the other.
 
     TOPIC:P is one partition. TOPIC@TOPIC_ID is a topic that was deleted and created again, as it was before; `headwater topics
-    list --all` lists the ids. Keys, values and header values are base64, or null. A time means the first record at or after it.
+    list --all` lists the ids. Keys, values and header values are base64, or null. A time means the first record at or after it; one that is
+    dated later than it was published is passed over, with a warning.
 
     --read-priority holds for this one read: -first falls back to the other copy where the first lacks the data or fails, -only never
     does, and shows the offsets of that copy alone.
@@ -96,7 +101,7 @@ def _chosen(logs: "Logs", topic: str, topic_id: str | None, number: int | None) 
 def _rows(log: "PartitionLog", first: str, end: str, isolation: "Isolation") -> Iterator[dict[str, Any]]:
     from hydration.reader import records
 
-    start = _offset(log, first)
+    start = _offset(log, first, starting=True)
     if start is None:
         return
     topic, partition = log.partition.topic, log.partition.partition
@@ -125,8 +130,7 @@ def _within(log: "PartitionLog", found: "Iterator[ReadRecord]") -> "Iterator[Rea
 
 def _check_start(log: "PartitionLog", where: str) -> None:
     """Raises HeadwaterError for an offset past the log's end: that is an error, not an empty result."""
-    start = _offset(log, where)
-    if start is not None and start > (bounds := log.bounds()).high_watermark:
+    if _is_offset(where) and (start := int(where)) > (bounds := log.bounds()).high_watermark:
         raise _out_of_range(log, start, bounds.log_start, bounds.high_watermark)
 
 
@@ -137,15 +141,38 @@ def _out_of_range(log: "PartitionLog", offset: int, start: int, end: int) -> Hea
     )
 
 
-def _offset(log: "PartitionLog", where: str) -> int | None:
-    """The offset that `where` means; None for the end. A time means the first record at or after it, as in Kafka's ListOffsets."""
+def _offset(log: "PartitionLog", where: str, *, starting: bool = False) -> int | None:
+    """The offset that `where` means; None for the end. A time means the first record at or after it, as in Kafka's ListOffsets, but that a
+    record which is dated later than it was published is passed over, with a warning.
+
+    starting  where only such records are found, the first of them counts: nothing is to be left out that may be wanted
+    """
     if where == "latest":
         return None
     if where == "earliest":
         return log.bounds().log_start
-    if where.isascii() and where.isdigit():
-        if len(where) > 19 or int(where) > OFFSET_MAX:
-            raise UsageError(f"not an offset: {where[:80]} (at most {OFFSET_MAX})")
+    if _is_offset(where):
         return int(where)
-    found = log.offset_for_time(parse_time_ms(where))
-    return found[0] if found else None
+    time_ms, now_ms = parse_time_ms(where), SystemClock().now_ms()
+    first = log.offset_for_time(time_ms)
+    found = log.offset_for_time(time_ms, now_ms=now_ms) if first else None
+    if first and (found != first or first.timestamp_ms > now_ms):
+        events.warning(
+            "late_record_found",
+            topic=log.partition.topic,
+            partition=log.partition.partition,
+            offset=first.offset,
+            dated=time_text(first.timestamp_ms),
+            is_skipped=found != first,
+        )
+    counted = found or (first if starting else None)
+    return counted.offset if counted else None
+
+
+def _is_offset(where: str) -> bool:
+    """Return whether it is a number. Raises UsageError for one that no offset can be."""
+    if not (where.isascii() and where.isdigit()):
+        return False
+    if len(where) > 19 or int(where) > OFFSET_MAX:
+        raise UsageError(f"not an offset: {where[:80]} (at most {OFFSET_MAX})")
+    return True

@@ -47,18 +47,25 @@ class LocalTimes:
         self._recovery_point = RecoveryPoint()
         self._walked: deque[_Segment] = deque()  # to their ends; the oldest first
 
-    def first_not_older(self, log: LocalLog, timestamp_ms: int, span: Span, budget: ScanBudget) -> RecordTime | None:
-        """The first record in `span` that is not older than `timestamp_ms`. Raises SourceChanged, CorruptData, UnsupportedFormat."""
+    def first_not_older(
+        self, log: LocalLog, timestamp_ms: int, span: Span, budget: ScanBudget, latest_ms: int | None = None
+    ) -> RecordTime | None:
+        """The first record in `span` that is not older than `timestamp_ms`. Raises SourceChanged, CorruptData, UnsupportedFormat.
+
+        latest_ms  a record that is dated later is passed over; None: none is
+        """
         with self._segments.undisturbed(log, budget):
             for number in range(segment_at(log, span.start) or 0, len(log.segments)):
                 if log.segments[number].base_offset >= span.end:
                     break
-                found = self._first_in(log, number, timestamp_ms, span, budget)
+                found = self._first_in(log, number, timestamp_ms, span, budget, latest_ms)
                 if found is not None:
                     return found
             return None
 
-    def _first_in(self, log: LocalLog, number: int, timestamp_ms: int, span: Span, budget: ScanBudget) -> RecordTime | None:
+    def _first_in(
+        self, log: LocalLog, number: int, timestamp_ms: int, span: Span, budget: ScanBudget, latest_ms: int | None
+    ) -> RecordTime | None:
         state, segment = self._segments.of(log, number), log.segments[number]
         if state.indexed is None and is_whole(log, number):
             state.newest_ms = self._indexed_newest_ms(log, number, budget)
@@ -69,13 +76,13 @@ class LocalTimes:
             budget.take(HINTED_BYTES)
             file = self._tier.open(segment)
             try:
-                found = _first_by_index(file, segment, timestamp_ms, span)
+                found = _first_by_index(file, segment, timestamp_ms, span, latest_ms)
             finally:
                 file.release()
             if found is not None:
                 return found
             state.indexed = False
-        return self._first_by_walk(log, number, timestamp_ms, span, budget)
+        return self._first_by_walk(log, number, timestamp_ms, span, budget, latest_ms)
 
     def _indexed_newest_ms(self, log: LocalLog, number: int, budget: ScanBudget) -> int | None:
         """The last entry of the broker's .timeindex; None where that is not to be trusted.
@@ -101,7 +108,9 @@ class LocalTimes:
         finally:
             file.release()
 
-    def _first_by_walk(self, log: LocalLog, number: int, timestamp_ms: int, span: Span, budget: ScanBudget) -> RecordTime | None:
+    def _first_by_walk(
+        self, log: LocalLog, number: int, timestamp_ms: int, span: Span, budget: ScanBudget, latest_ms: int | None
+    ) -> RecordTime | None:
         state, segment = self._segments.of(log, number), log.segments[number]
         if state.walk is None:
             state.walk = HeaderWalk(segment.base_offset)
@@ -116,7 +125,7 @@ class LocalTimes:
             budget.take(piece.end - piece.start)
             file = self._tier.open(segment)
             try:
-                found = first_not_older(file, piece.start, piece.end, timestamp_ms, span)
+                found = first_not_older(file, piece.start, piece.end, timestamp_ms, span, latest_ms)
             finally:
                 file.release()
             if found is not None:
@@ -124,13 +133,13 @@ class LocalTimes:
         return None
 
 
-def _first_by_index(file: RunFile, segment: LocalSegment, timestamp_ms: int, span: Span) -> RecordTime | None:
+def _first_by_index(file: RunFile, segment: LocalSegment, timestamp_ms: int, span: Span, latest_ms: int | None) -> RecordTime | None:
     """Near the position that Kafka's indexes point to; None when it is not there."""
     older = hint_by_time(segment.path.with_suffix(".timeindex"), segment.base_offset, timestamp_ms)
     since = span.start if older is None else max(span.start, older)
     try:
         start = _start(file, segment, since)
-        return first_not_older(file, start, min(start + HINTED_BYTES, file.size_bytes), timestamp_ms, span)
+        return first_not_older(file, start, min(start + HINTED_BYTES, file.size_bytes), timestamp_ms, span, latest_ms)
     except (CorruptData, UnsupportedFormat):
         return None
 

@@ -71,12 +71,13 @@ def test_look_ups_find_the_first_record(a_world: AWorld, seed: int) -> None:
     known, look = LocalTimes(world.log.local), world.broker.look()  # type: ignore[arg-type]
     for _ in range(30):
         span = Span(random.randrange(high_watermark), high_watermark)
-        wanted = random.randrange(110)
-        first = next((at for at in range(span.start, span.end) if times[at] >= wanted), None)
-        found = patiently(random, partial(known.first_not_older, look, BASE_TIME + wanted, span))
+        wanted, latest = random.randrange(110), random.choice([None, random.randrange(110)])
+        first = next((at for at in range(span.start, span.end) if wanted <= times[at] <= (110 if latest is None else latest)), None)
+        latest_ms = None if latest is None else BASE_TIME + latest
+        found = patiently(random, partial(known.first_not_older, look, BASE_TIME + wanted, span, latest_ms=latest_ms))
         assert found == (None if first is None else RecordTime(first, BASE_TIME + times[first]))
         if span.start == 0:
-            assert world.log.offset_for_time(BASE_TIME + wanted) == found
+            assert world.log.offset_for_time(BASE_TIME + wanted, now_ms=latest_ms) == found
 
 
 def test_segments_without_an_index_are_walked_once(a_world: AWorld, read_bytes: list[int]) -> None:

@@ -106,7 +106,7 @@ class FakeLog(PartitionLog):
             return answer
         return self.read(offset, max_bytes, isolation)
 
-    def offset_for_time(self, timestamp_ms: int, *, timeout_s: float | None = 30.0) -> RecordTime | None:
+    def offset_for_time(self, timestamp_ms: int, *, now_ms: int | None = None, timeout_s: float | None = 30.0) -> RecordTime | None:
         data = self.path.read_bytes()
         for position in self._positions[:-1]:
             header = read_batch_header(data, position)
