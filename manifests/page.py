@@ -95,6 +95,8 @@ class PageRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         spans = [span[:3] for span in self.spans or ()] + [(each.leader_epoch, each.least, each.greatest) for each in self.displaced or ()]
         if not all(0 <= epoch <= EPOCH_MAX and 0 <= least <= greatest <= OFFSET_MAX for epoch, least, greatest in spans):
             raise ValueError(f"leader epochs, first and last offsets: {spans}")
+        if self.spans and not self.spans[-1].ends_entry:
+            raise ValueError(f"the last leader epoch, {self.spans[-1].epoch}, goes on behind the page")
         if any(not self.base_offset <= base <= last <= self.last_offset for base, last in self.gap_spans or ()):
             raise ValueError(f"gaps outside of {self.base_offset} to {self.last_offset}")
         counts = self.records, self.untimed, self.live_bytes, self.unverified, self.aborted, self.max_producer_id + 1

@@ -187,3 +187,11 @@ def test_a_reference_to_an_impossible_leader_epoch_is_refused(epoch: int) -> Non
     body["spans"][0][0] = epoch
     with pytest.raises(WRONG, match="leader epochs"):
         item_from(body, PARTITION)
+
+
+def test_a_reference_whose_last_epoch_ends_no_entry_is_refused() -> None:
+    """Who compares it with a history would go on to an epoch that is not there."""
+    body = msgspec.json.decode(line_of(a_page(*ENTRIES)[1]))
+    body["spans"][-1][3] = False
+    with pytest.raises(WRONG, match="goes on behind the page"):
+        item_from(body, PARTITION)
