@@ -1,5 +1,6 @@
 """The status of one partition: what is local, what is archived, how far the archive is behind the log, and why."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -37,7 +38,8 @@ _NEXT: dict[type[Step], str] = {
 class ArchiveLag:
     """What is committed in the local log and not yet in the archive.
 
-    oldest_ms  timestamp of the first of it, as its producer or broker wrote it; None when it has none
+    oldest_ms  timestamp of the first of it, as its producer or broker wrote it, or when its segment was last written to, if that is
+               earlier; None when it has none
     """
 
     size_bytes: int
@@ -272,7 +274,8 @@ def backlog(log: LocalLog, archive_end: int, progressed: Callable[[], object] = 
                 end = locate(file, log.high_watermark, start, end, where=where, progressed=progressed)
             if oldest_ms is None and start < end:
                 _, header = next(headers(file, start, end, where=where))
-                oldest_ms = header.first_timestamp_ms if header.first_timestamp_ms >= 0 else None
+                written_ms = os.fstat(file.fileno()).st_mtime_ns // 1_000_000  # a record that is dated later says nothing
+                oldest_ms = min(header.first_timestamp_ms, written_ms) if header.first_timestamp_ms >= 0 else None
         size_bytes += end - start
         progressed()
     return ArchiveLag(size_bytes=size_bytes, oldest_ms=oldest_ms)

@@ -1,5 +1,6 @@
 """How a partition's state is told, from plain values."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -18,9 +19,12 @@ from headwater_core.epochs import EpochHistory
 from headwater_core.errors import NeedsUpgrade, SourceChanged
 from headwater_core.partition import PartitionId
 from headwater_core.segments.local_log import Generation, Leadership, LocalLog, LocalSegment
+from headwater_core.segments.log_dirs import LogDirs
 from manifests.document import FORMAT, check_ours
 from manifests.entry import EpochOffset
 from manifests.head import Head
+from tests.archival.builders import Directory
+from tests.headwater_core.segments.builders import BASE_TIME, a_batch, a_record
 from tests.manifests.builders import an_entry
 
 PARTITION = PartitionId("cluster", "AAAAAAAAAAAAAAAAAAAAAQ", 0, "t")
@@ -38,6 +42,7 @@ HEAD = Head(
     start_offset=10,
     last_offset=9,
 )
+WRITTEN_MS = BASE_TIME + 60_000
 FOLLOWER = Leadership(leader=2, leader_epoch=3, node=1, replicas=(1, 2), in_sync=(1, 2))
 
 
@@ -100,6 +105,20 @@ def test_an_unknown_lag_is_not_zero() -> None:
     assert ArchiveLag(size_bytes=7, oldest_ms=None).age_s(now_ms=1000) is None
     assert ArchiveLag(size_bytes=7, oldest_ms=400).age_s(now_ms=1000) == 0.6
     assert ArchiveLag(size_bytes=0, oldest_ms=None).age_s(now_ms=1000) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("dated_ms", "oldest_ms"), [(BASE_TIME, BASE_TIME), (1000 * BASE_TIME, WRITTEN_MS), (2**63 - 1, WRITTEN_MS), (-1, None)]
+)
+def test_a_record_that_is_dated_ahead_has_waited_since_its_segment_was_written(
+    directory: Directory, dated_ms: int, oldest_ms: int | None
+) -> None:
+    """Else it had never waited at all, however long the archive stands still."""
+    path = directory.segment(0, a_batch(0, [a_record(0, timestamp=dated_ms)]))
+    os.utime(path, ns=(0, WRITTEN_MS * 1_000_000))
+    directory.high_watermark(1)
+    log = LogDirs([directory.root]).look(directory.partition.topic_partition)
+    assert partition_status.backlog(log, 0) == ArchiveLag(size_bytes=path.stat().st_size, oldest_ms=oldest_ms)
 
 
 def test_whose_word_the_high_watermark_is_and_how_old() -> None:
