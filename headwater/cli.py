@@ -34,7 +34,7 @@ VERBS = {  # command: its module and function, its line in the list
     "delete-before": ("headwater.commands.gc:delete_before", "Delete a partition's archived records below an offset."),
     "cache": ("headwater.commands.cache:cache", "Show or empty the local cache of archived data."),
     "jobs": ("headwater.commands.jobs:jobs", "Check or export a large archive, on this machine or on Spark."),
-    "topics": ("headwater.commands.topics:topics", "List and show archived topics; set what holds for a topic."),
+    "topics": ("headwater.commands.topics:topics", "List and show archived topics; change their settings."),
     "cluster": ("headwater.commands.cluster:cluster", "Show the Kafka cluster as the archive has it: users, ACLs, quotas, groups."),
     "namespaces": ("headwater.commands.namespaces:namespaces", "Set the read priority of all topics of a namespace."),
     "config": ("headwater.commands.config:config", "Check or show the configuration; have an agent reload it."),

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from headwater_core.counts import count_text
 from headwater_core.errors import CorruptData, ForeignOwner, UnsupportedFormat
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.threads import ContextThreads
@@ -209,7 +210,7 @@ def _notes_of_coordinators(ended: Mapping[Place, PartitionPlan], states: States,
             for gap in partition.gaps:
                 yield f"{topic}:{number}: offsets {gap.base_offset}-{gap.last_offset} are lost, with what its coordinator knew by them"
     if retired:
-        yield f"{retired} transactional ids get new producer ids: producers that survived are refused, and begin again"
+        yield f"new producer ids for {count_text(retired, 'transactional id')}: producers that survived are refused, and begin again"
     for transactional_id, state in sorted(states.current.items()):
         if retired and state.is_two_phase and state.unfinished:
             yield (

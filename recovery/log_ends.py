@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from archival.plan.entries import part_of
+from headwater_core.counts import count_text
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.segments.run_scan import scan_run
 from manifests.entry import Entry
@@ -152,8 +153,7 @@ class LogEnds:
             which = "where it ends" if is_last else f"before the gap at offset {base_offset}"
             first = min(transaction.first_offset for transaction in ours.values())
             self._notes.add(
-                f"{where}: {len(ours)} transactions are open {which}, from offset {first} on; "
-                "their ends were not archived, and they are aborted"
+                f"{where}: {count_text(len(ours), 'open transaction')} {which}, from offset {first} on: aborted, as no end was archived"
             )
         return replace(partition, written=tuple(written), open_from=max(min(kept), partition.start_offset) if kept else None)
 

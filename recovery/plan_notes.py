@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
+from headwater_core.counts import count_text
 from manifests.page import is_ahead
 from recovery.discovery import ArchivedTopic
 from recovery.local_part import is_internal, is_made_up, items_of
@@ -70,8 +71,8 @@ def overall_notes(topics: Sequence[TopicPlan], request: Request, source_cluster_
     options = request.options
     if held := sum(bool(topic.held) for topic in topics):
         yield (
-            f"retention is held back in {held} topics so that the broker keeps what is recovered; `headwater recover finish` puts it back, "
-            "`headwater recover status` lists it"
+            f"retention is held back in {count_text(held, 'topic')} so that the broker keeps what is recovered; `headwater recover finish` "
+            "puts it back, `headwater recover status` lists it"
         )
     if options.take_over:
         yield (
@@ -89,7 +90,7 @@ def overall_notes(topics: Sequence[TopicPlan], request: Request, source_cluster_
         options.retention_ms is None and options.retention_bytes is None
     ):
         yield (
-            f"everything live in the archive comes back, also what is beyond the own retention of {limited} topics; "
+            f"everything live in the archive comes back, also what is beyond the own retention of {count_text(limited, 'topic')}; "
             "--apply-retention bounds the download by it"
         )
     for topic in topics:
@@ -104,8 +105,9 @@ def _notes_of_mode(topics: Sequence[TopicPlan], options: Options, source_cluster
     left = [partition.left for topic in topics for partition in topic.partitions if partition.left is not None]
     if left:
         yield (
-            f"{sum(each.records for each in left)} records of {len(left)} partitions stay in the archive, where a gateway serves them: the "
-            "broker alone has nothing before its own first offset, and sets back a group that continues there by auto.offset.reset"
+            f"left in the archive, where a gateway serves them: {count_text(sum(each.records for each in left), 'record')} of "
+            f"{count_text(len(left), 'partition')}; the broker alone has nothing before its own first offset, and sets back a group that "
+            "continues there by auto.offset.reset"
         )
     if left and options.running:
         yield (

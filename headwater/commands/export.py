@@ -192,8 +192,8 @@ def _to_directory(
                 facts | {"directory": str(directory)},
                 summary.failed,
                 work.open_transactions,
-                f"exported {facts['rows']} records of {facts['ranges']} ranges into {facts['files']} files, "
-                f"{size_text(facts['size_bytes'])}",
+                f"exported {count_text(facts['rows'], 'record')} of {count_text(facts['ranges'], 'range')} into "
+                f"{count_text(facts['files'], 'file')}, {size_text(facts['size_bytes'])}",
             )
 
 

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
-import structlog
 
 from headwater.options import IncarnationSelection, configured, from_option, isolation_option, parse_incarnation_selection, to_option
 from headwater.output import emit
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
     from hydration.reader import ReadRecord
 
 OFFSET_MAX = 2**63 - 1
-
-events = structlog.get_logger()
 
 
 @click.command()
@@ -153,11 +150,13 @@ def _offset(log: "PartitionLog", where: str, *, starting: bool = False) -> int |
         return log.bounds().log_start
     if _is_offset(where):
         return int(where)
+    import structlog
+
     time_ms, now_ms = parse_time_ms(where), SystemClock().now_ms()
     first = log.offset_for_time(time_ms)
     found = log.offset_for_time(time_ms, now_ms=now_ms) if first else None
     if first and (found != first or first.timestamp_ms > now_ms):
-        events.warning(
+        structlog.get_logger().warning(
             "late_record_found",
             topic=log.partition.topic,
             partition=log.partition.partition,

@@ -66,7 +66,7 @@ class _Topics(click.Group):
     help="As `topics set TENANT.NAMESPACE.TOPIC read_priority=POLICY`.",
 )
 def topics() -> None:
-    """List and show archived topics, set what holds for one, and choose among those that bear one name.
+    """List and show archived topics, change their settings, and choose among those of one name.
 
     A topic that was deleted and created again has several incarnations in the archive, each with its own topic id.
     """

@@ -182,6 +182,7 @@ def test_an_open_transaction_that_ends_a_scan_or_an_export_is_named(stage: Stage
     ]
     assert len(named) == len(scans), shown
     assert len(set(named)) == 1
+    assert " of 1 range into 1 file, " in shown[3]
     (row,) = json.loads(stage.run(*scans[-1], "-o", "json").out)["open_transactions"]
     assert (row["topic"], row["partition"]) == ("refunds", 0)
     (explained,) = json.loads(stage.run("explain", f"refunds:0@{row['offset']}", "-o", "json").out)

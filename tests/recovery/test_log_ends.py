@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,16 @@ def test_an_open_transaction_is_kept_on_request_and_the_way_out_is_named() -> No
     assert (partition.written, partition.open_from) == ((), 1)
     [note] = archive.plan(open_transactions="keep").endings
     assert "kafka-transactions.sh abort --topic orders --partition 0 --start-offset 1" in note
+
+
+def test_one_of_a_thing_is_no_plural_in_a_plan() -> None:
+    archive = Archive()
+    archive.topic("orders", [plain(0), data(1, 7)])
+    archive.topic("__transaction_state", [state(0, "seven", 7, 1, ("orders", 0))])
+    plan = archive.plan()
+    found = [note for note in (*plan.notes, *plan.endings) if re.search(r"\b1 (open transaction|transactional id|topic)\b", note)]
+    assert len(found) == 3
+    assert not [note for note in (*plan.notes, *plan.endings) if re.search(r"\b1 [a-z ]*(transactions|ids|topics)\b", note)]
 
 
 def test_a_log_is_cut_on_request_before_the_first_transaction_that_no_coordinator_ends(tmp_path: Path) -> None:

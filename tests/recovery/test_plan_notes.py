@@ -13,7 +13,7 @@ from tests.recovery.plans import CLUSTER, ENTRIES, NOW, a_head, a_topic, planned
 
 def test_what_stays_in_the_archive_is_said_and_which_cluster_id_it_takes_to_serve_it() -> None:
     notes = planned(a_topic(a_head(*ENTRIES)), mode="instant").notes
-    assert [note for note in notes if "30 records of 1 partitions stay in the archive" in note]
+    assert [note for note in notes if "serves them: 30 records of 1 partition;" in note]
     assert [note for note in notes if f"--cluster-id {CLUSTER}" in note]
     assert not [note for note in planned(a_topic(a_head(*ENTRIES)), mode="instant", cluster_id=CLUSTER).notes if "--cluster-id" in note]
     full = planned(a_topic(a_head(*ENTRIES), retention_ms="600")).notes

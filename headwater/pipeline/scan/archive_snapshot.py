@@ -10,6 +10,7 @@ import structlog
 from headwater.pipeline.scan.pieces import cut, fetch, read_index
 from headwater.pipeline.scan.query import Bound, Edge, Place, Predicate, Query, Selection, Time
 from headwater_core.clock import SystemClock, time_text
+from headwater_core.counts import count_text
 from headwater_core.errors import CorruptData, DataLoss, ForeignOwner, HeadwaterError, NotFound, TransientError, UnsupportedFormat
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId, TopicPartition
@@ -152,8 +153,8 @@ def describe_open(transactions: Sequence[OpenTransactionAtEnd]) -> str:
     if not transactions:
         return ""
     most = sorted(transactions, key=lambda transaction: (-transaction.offsets, transaction))[:NAMED_MAX]
-    named = [f"{topic}:{partition} from offset {offset} on ({offsets} offsets)" for topic, partition, offset, offsets in most]
-    more = f", and {len(transactions) - NAMED_MAX} more partitions" if len(transactions) > NAMED_MAX else ""
+    named = [f"{topic}:{partition} from offset {offset} on ({count_text(offsets, 'offset')})" for topic, partition, offset, offsets in most]
+    more = f", and {count_text(len(transactions) - NAMED_MAX, 'more partition')}" if len(transactions) > NAMED_MAX else ""
     return f"not read because a transaction is open: {', '.join(named)}{more}"
 
 
