@@ -148,8 +148,12 @@ def with_cluster(plan: RecoveryPlan, found: SnapshotFound, former: Collection[st
         if (records := state.others.get(api_key)) and api_key not in _kinds_at_level(state):
             had = state.features.get(METADATA_VERSION, 0)
             left_out.append(f"{len(records)} {what}: Kafka keeps none below {METADATA_VERSION} {level}, the snapshot has {had}")
-    if state.others.get(TOKEN) and TOKEN in _kinds_at_level(state):
-        notes.append("delegation tokens hold on brokers with the same delegation.token.secret.key alone")
+    if (tokens := state.others.get(TOKEN)) and TOKEN in _kinds_at_level(state):
+        ends = sorted(record.fields["expirationTimestamp"] for record in tokens.values())
+        notes.append(
+            "delegation tokens hold on brokers with the same delegation.token.secret.key alone, and expire as before, whatever the outage: "
+            f"the first at {time_text(ends[0])}, the last at {time_text(ends[-1])}"
+        )
     levels = raised(state.features, plan.request.options.metadata_version)
     if levels.problem:
         problems.append(levels.problem)

@@ -146,7 +146,10 @@ def test_without_secrets_they_are_left_out_by_name_and_all_else_comes_back(secre
     assert plan.left_out == (() if secrets else (WITHHELD,))
     assert plan.cluster is not None
     assert plan.cluster.users == (len(state.others[SCRAM]) if secrets else 0)
-    assert any("delegation tokens hold on brokers" in note for note in plan.notes) is secrets
+    tokens = [note for note in plan.notes if "delegation tokens hold on brokers" in note]
+    assert [note.rpartition(": ")[2] for note in tokens] == [
+        "the first at 1970-01-01T00:00:00Z, the last at 1970-01-01T00:00:00Z"
+    ] * secrets
     assert recovery.apply(decode_plan(encode_plan(plan)), into, kitchen.store).left_out == plan.left_out
     back = injected(into)
     assert {SCRAM, TOKEN} & back.others.keys() == ({SCRAM, TOKEN} if secrets else set())
