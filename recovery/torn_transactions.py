@@ -63,6 +63,32 @@ class _Parts:
     committed: dict[Place, EndMarker] = field(default_factory=dict)
     missing: dict[Place, int] = field(default_factory=dict)
 
+    def is_one_with(self, other: "_Parts") -> bool:
+        """Are these parts of one transaction, given that their epoch is one? Those of version 1 have it in common, and no marker."""
+        if any(marker.producer_epoch > self.producer_epoch for parts in (self, other) for marker in parts.committed.values()):
+            return True
+        same = self.committed.keys() & other.committed.keys()
+        is_complete_there = self.committed.keys() & other.missing.keys() or other.committed.keys() & self.missing.keys()
+        return bool(same) and not is_complete_there and all(self.committed[log] == other.committed[log] for log in same)
+
+    def add(self, other: "_Parts") -> None:
+        self.transactional_id = other.transactional_id or self.transactional_id
+        self.committed |= other.committed
+        self.missing = other.missing | self.missing
+
+
+_Found = dict[tuple[int, int], list[_Parts]]
+
+
+def _add(found: _Found, added: _Parts) -> None:
+    """Add to what is found of a transaction. found: by producer id and epoch"""
+    known = found.setdefault((added.producer_id, added.producer_epoch), [])
+    for parts in known:
+        if parts.is_one_with(added):
+            parts.add(added)
+            return
+    known.append(added)
+
 
 class _Searched(NamedTuple):
     """One log. is_emptied: retention has removed everything, so nothing is missing"""
@@ -136,18 +162,17 @@ def find_torn(
 
     searched = dict(pool.map(search, [item for item in partitions.items() if item[0][0] != TRANSACTIONS]))
     markers = {log: each.markers for log, each in searched.items()}
-    found: dict[tuple[int, ...], _Parts] = {}
+    found: _Found = {}
     for log, transaction in ended:
-        key = transaction.producer_id, transaction.producer_epoch or 0
-        for other, marker in _commits_of(transaction, log, markers):
-            parts = found.setdefault(key, _Parts(*key))
-            parts.committed[other], parts.missing[log] = marker, transaction.first_offset
+        if commits := dict(_commits_of(transaction, log, markers)):
+            epoch = transaction.producer_epoch or 0
+            _add(found, _Parts(transaction.producer_id, epoch, committed=commits, missing={log: transaction.first_offset}))
     for log, marker in lost:
         _add_cut(found, log, marker, partitions[log].next_offset, markers)
     newest = _newest(partitions)
     for commitment in suspected:
         _add_commitment(found, commitment, partitions, newest, searched)
-    torn = [parts for _, parts in sorted(found.items()) if parts.committed and parts.missing]
+    torn = [parts for _, same_epoch in sorted(found.items()) for parts in same_epoch if parts.committed and parts.missing]
     ends: dict[Place, int] = {}
     for parts in torn:
         for log, marker in parts.committed.items():
@@ -195,24 +220,21 @@ def _first_after(transaction: Open, before: EndMarker | None, found: Sequence[En
     return next((marker for marker in found if max(marker.data_ms, marker.timestamp_ms) >= transaction.last_ms), None)
 
 
-def _add_cut(
-    found: dict[tuple[int, ...], _Parts], log: Place, lost: EndMarker, end: int, markers: Mapping[Place, Sequence[EndMarker]]
-) -> None:
+def _add_cut(found: _Found, log: Place, lost: EndMarker, end: int, markers: Mapping[Place, Sequence[EndMarker]]) -> None:
     """Add a transaction whose COMMIT was cut away in one log, where the others have it."""
     is_exact = lost.data_epoch < lost.producer_epoch
-    data_epoch = lost.producer_epoch - is_exact
+    added = _Parts(lost.producer_id, lost.producer_epoch - is_exact, missing={log: max(lost.first_offset, end)})
     for other, others in markers.items():
         same = [each for each in others if each[:2] == lost[:2] and each.is_commit and other != log]
         nearest = min(same, key=lambda marker: abs(marker.timestamp_ms - lost.timestamp_ms), default=None)
-        if nearest is None or (not is_exact and abs(nearest.timestamp_ms - lost.timestamp_ms) > _MARKERS_APART_MS):
-            continue
-        key = (lost.producer_id, data_epoch) if is_exact else (lost.producer_id, data_epoch, nearest.offset)
-        parts = found.setdefault(key, _Parts(lost.producer_id, data_epoch))
-        parts.committed[other], parts.missing[log] = nearest, max(lost.first_offset, end)
+        if nearest is not None and (is_exact or abs(nearest.timestamp_ms - lost.timestamp_ms) <= _MARKERS_APART_MS):
+            added.committed[other] = nearest
+    if added.committed:
+        _add(found, added)
 
 
 def _add_commitment(
-    found: dict[tuple[int, ...], _Parts],
+    found: _Found,
     commitment: Commitment,
     partitions: Mapping[Place, PartitionPlan],
     newest: Mapping[Place, int],
@@ -228,14 +250,7 @@ def _add_commitment(
     for log, marker in ends.items():
         if marker is None and log in named and not searched[log].is_emptied and newest[log] < decided_ms:
             added.missing[log] = partitions[log].next_offset
-    key = state.marked_id, state.data_epoch
-    parts = found.get(key)
-    if parts is not None and (state.marker_epoch > state.data_epoch or parts.committed.items() & added.committed.items()):
-        parts.transactional_id = commitment.transactional_id
-        parts.committed |= added.committed
-        parts.missing |= {log: end for log, end in added.missing.items() if log not in parts.missing}
-    else:
-        found[*key, state.started_ms] = added
+    _add(found, added)
 
 
 def _marker_of(commitment: Commitment, markers: Sequence[EndMarker]) -> EndMarker | None:

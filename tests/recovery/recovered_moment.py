@@ -199,13 +199,21 @@ class RecoveredMoment:
         def texts(places: set[Place]) -> set[str]:
             return {f"{topic}:{number}" for topic, number in places}
 
+        ends = {(f"{topic}:{number}", self._marker(transaction, (topic, number))) for topic, number in seen}
         return any(
             torn.producer_id == transaction.producer_id
             and torn.producer_epoch in (transaction.producer_epoch, transaction.producer_epoch + 1)
-            and {*torn.committed} & texts(seen)
+            and {*zip(torn.committed, torn.markers, strict=True)} & ends
             and {*torn.missing} & texts(unseen)
             for torn in self.torn
         )
+
+    def _marker(self, transaction: Transaction, place: Place) -> int:
+        """The offset of its end there, which is the producer's first behind its records; -1: it has none."""
+        last = max(transaction.parts[place])
+        rows = (*self.below[place], *self.logs[place].rows)
+        ends = (row for row in rows if row.kind is not None and row.producer_id == transaction.producer_id)
+        return next((row.base_offset for row in ends if row.base_offset > last), -1)
 
     def _new_producers(self, coordinator: TransactionCoordinator) -> Iterator[Problem]:
         """Each transactional id can be initialized, and its producer can write and commit everywhere."""

@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -11,9 +11,9 @@ from headwater.recovery_text import check_complete
 from headwater_core.errors import Partial
 from headwater_core.segments.batches import BatchHeader
 from headwater_core.segments.markers import ABORT, COMMIT, read_marker
-from headwater_core.segments.records import decode_batch
+from headwater_core.segments.records import Record, decode_batch
 from recovery.cut import TornTransaction
-from tests.headwater_core.segments.builders import BASE_TIME
+from tests.headwater_core.segments.builders import BASE_TIME, Producer, a_batch
 from tests.recovery.written_archive import Archive, aborts, batches_in, commit, data, marker, plain, state
 
 ONGOING, PREPARE_COMMIT, PREPARE_ABORT, COMPLETE_COMMIT, COMPLETE_ABORT = 1, 2, 3, 4, 5
@@ -66,6 +66,23 @@ def test_the_marker_before_may_be_younger_than_what_is_open() -> None:
     archive.topic("orders", [data(0, 7), marker(1, 7, time_ms=BASE_TIME + 5)], [data(2, 7), marker(3, 7, ABORT, time_ms=LATER)])
     archive.topic("stock", [data(0, 7), marker(1, 7, time_ms=BASE_TIME + 4)])
     assert torn(archive) == []
+
+
+@pytest.mark.parametrize("how", ["abort", "cut"])
+def test_transactions_of_version_1_are_told_apart_by_their_markers(how: Literal["abort", "cut"]) -> None:
+    """One lacks its end in `menu`, the next of the same producer in `stock`."""
+    archive = Archive()
+    first, second = (marker(1, 7, time_ms=LATER), marker(3, 7, time_ms=LATER + 120_000))
+    again = a_batch(2, [Record(2, LATER + 60_000, None, b"soup", ())], producer=Producer(id=7), transactional=True)
+    archive.topic("orders", [data(0, 7), first], [again, second])
+    archive.topic("menu", [data(0, 7)])
+    archive.topic("stock", [data(0, 7), first], [again])
+    expected = [("", ("orders:0", "stock:0"), ("menu:0",)), ("", ("orders:0",), ("stock:0",))]
+    assert torn(archive, open_transactions=how) == (expected if how == "abort" else [])
+    if how == "abort":
+        cut = archive.plan().cut
+        assert cut is not None
+        assert [each.markers for each in cut.torn] == [(1, 1), (3,)]
 
 
 def test_what_the_coordinator_names_and_is_not_there_is_missing() -> None:
