@@ -13,6 +13,7 @@ STREAM_LIVES ?= 40
 LIVES_S ?= 120
 DAMAGE_SEEDS ?= 10000
 MOMENT_SEEDS ?= 20000
+LOSSES ?= 50
 STRANGERS ?= 10000
 SEED_TIMES ?= 20
 unexport PYTHONDONTWRITEBYTECODE # tests start hundreds of processes, each of which would compile every module again
@@ -72,6 +73,7 @@ soak: simulate
 	@FULL_DISK_EVERY=1 $(BIN)/pytest tests/recovery/test_full_disk.py
 	@KILL_EVERYWHERE=1 $(BIN)/pytest -m "not peer" tests/e2e/test_recovery_kills.py tests/recovery/test_two_machines.py
 	@DAMAGE_SEEDS=$(DAMAGE_SEEDS) $(BIN)/pytest -m slow tests/recovery/test_damage_matrix.py
+	@LOSSES=$(LOSSES) $(BIN)/pytest -n 0 -m peer tests/peers/test_lost_moments.py
 	@MOMENT_SEEDS=$(MOMENT_SEEDS) $(BIN)/pytest tests/recovery/test_archived_moments.py
 	@STRANGERS=$(STRANGERS) $(BIN)/pytest -m slow tests/headwater/admin
 	@$(BIN)/pytest -m long

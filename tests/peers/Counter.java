@@ -11,6 +11,10 @@ import org.apache.kafka.streams.state.Stores;
 /** A Kafka Streams application that counts the records of each key of a topic, exactly once: Counter BOOTSTRAP DIRECTORY FROM TO COMMIT_MS. */
 public final class Counter {
     public static void main(String[] args) {
+        start(args);
+    }
+
+    static KafkaStreams start(String... args) {
         Properties p = new Properties();
         p.put("application.id", "counter");
         p.put("bootstrap.servers", args[0]);
@@ -35,5 +39,6 @@ public final class Counter {
             return null;
         });
         streams.start();
+        return streams;
     }
 }

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stub re-exports nothing
     AclOperation,
     AclPermissionType,
@@ -28,6 +28,7 @@ from tests.peers.cluster import NODES, PATIENT, Cluster, wait_in_sync
 from tests.peers.guarded import GuardedBroker, acl, acls, add_acls, add_users, read_error, refused, users
 from tests.peers.java_client import java_client, java_consume, java_coordinated, kafka_jars, wait_for_markers
 from tests.peers.kafka import KafkaBroker, expect_compacted, expect_same
+from tests.peers.load import delivered
 
 pytestmark = [pytest.mark.peer, pytest.mark.slow]
 
@@ -112,10 +113,6 @@ def until(look: Callable[[], object], what: str, between: Callable[[], object] =
     while not look():
         assert time.monotonic() < until_s, what
         between()
-
-
-def delivered(error: KafkaError | None, message: Message) -> None:
-    assert error is None, f"{message.topic()}: {error}"
 
 
 def write(producer: Producer, topic: str, values: Sequence[bytes | None], partition: int = 0, keys: Sequence[bytes | None] = ()) -> None:
