@@ -166,11 +166,11 @@ class States:
             if self.may_be_torn(commitment):
                 self.commitments.append(commitment)
 
-    def unfinished(self) -> Mapping[tuple[str, int], frozenset[int]]:
-        """The producer ids whose transactions a coordinator will end, by (topic, partition)."""
-        found: dict[tuple[str, int], set[int]] = {}
+    def unfinished(self) -> Mapping[tuple[str, int], Mapping[int, TransactionState]]:
+        """The states of transactions that a coordinator has not ended, by (topic, partition) and producer id."""
+        found: dict[tuple[str, int], dict[int, TransactionState]] = {}
         for state in self.current.values():
             if state.unfinished:
                 for place in state.partitions:
-                    found.setdefault(place, set()).add(state.producer_id)
-        return {place: frozenset(ids) for place, ids in found.items()}
+                    found.setdefault(place, {})[state.producer_id] = state
+        return found

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from archival.plan.entries import part_of
 from headwater_core.counts import count_text
 from headwater_core.objectstore.store import ObjectStore
+from headwater_core.segments.coordinator_records import TransactionState
 from headwater_core.segments.run_scan import scan_run
 from manifests.entry import Entry
 from recovery.coordinators import TRANSACTIONS
@@ -61,7 +62,7 @@ class EndingNotes:
 class LogEnds:
     """Decides how partitions end.
 
-    unfinished  by place, the producers whose transactions the recovered coordinator ends
+    unfinished  by place and producer id, the transactions that the recovered coordinator ends, where open ones are kept
     notes       what is decided is added
     ends        of logs that end earlier, because a transaction that is cut off elsewhere begins there
     """
@@ -70,7 +71,7 @@ class LogEnds:
         self,
         store: ObjectStore,
         plan: RecoveryPlan,
-        unfinished: Mapping[Place, frozenset[int]],
+        unfinished: Mapping[Place, Mapping[int, TransactionState]],
         notes: EndingNotes,
         ends: Mapping[Place, int] | None = None,
     ) -> None:
@@ -85,11 +86,10 @@ class LogEnds:
         partition = self._to_requested_end(replace(partition, written=(), open_from=None), place, where)
         if not _with_beneath(partition).is_open:
             return partition
-        known = self._unfinished.get(place, frozenset())
         try:
             if self._how == "cut":
-                partition = self._cut(partition, known, place, where)
-            return self._ended(partition, known, place, where)
+                partition = self._cut(partition, place, where)
+            return self._ended(partition, place, where)
         except DAMAGE as error:
             self._notes.cannot_read(
                 place, f"{where}: which transactions are open where it ends cannot be read, and they stay open: {error}"
@@ -111,7 +111,7 @@ class LogEnds:
             entries = entries[:-1]
         return _of_entries(partition, entries, end)
 
-    def _ended(self, partition: PartitionPlan, known: frozenset[int], place: Place, where: str) -> PartitionPlan:
+    def _ended(self, partition: PartitionPlan, place: Place, where: str) -> PartitionPlan:
         """With an ABORT marker for every open transaction, where the log ends and where a gap begins: what ended in a gap is not known, and
         the producer's next marker would end both. Unless they are to be kept, none is left to the recovered coordinator: it may know an
         older transaction of the same producer."""
@@ -129,7 +129,7 @@ class LogEnds:
                 continue
             found = open_after(self._store, entries, at)  # none: it began in what is lost, and has no record in what is left
             if self._how == "keep":
-                kept += self._keep(found, known if is_last else frozenset(), place)
+                kept += self._keep(found, self._unfinished.get(place, {}) if is_last else {}, place)
                 continue
             ours = {transaction.producer_id: transaction for transaction in found}
             ours = unplaced | ours if is_last else ours
@@ -157,20 +157,22 @@ class LogEnds:
             )
         return replace(partition, written=tuple(written), open_from=max(min(kept), partition.start_offset) if kept else None)
 
-    def _keep(self, found: Sequence[Open], known: frozenset[int], log: Place) -> list[int]:
+    def _keep(self, found: Sequence[Open], unfinished: Mapping[int, TransactionState], log: Place) -> list[int]:
         """Note that they stay open; return their first offsets."""
         if not found:
             return []
-        self._notes.opened(log, (each for each in found if each.producer_id not in known), "left open")
-        self._notes.opened(log, (each for each in found if each.producer_id in known), "ended by the coordinator")
+        states = ((transaction, unfinished.get(transaction.producer_id)) for transaction in found)
+        ended = {transaction for transaction, state in states if state is not None and state.ends(transaction.producer_epoch)}
+        self._notes.opened(log, (transaction for transaction in found if transaction not in ended), "left open")
+        self._notes.opened(log, (transaction for transaction in found if transaction in ended), "ended by the coordinator")
         self._notes.add(_left_open(*log, min(each.first_offset for each in found)))
         return [each.first_offset for each in found]
 
-    def _cut(self, partition: PartitionPlan, known: frozenset[int], place: Place, where: str) -> PartitionPlan:
-        """Without everything from the first transaction on that no coordinator ends; what is cut may have ended an earlier one."""
+    def _cut(self, partition: PartitionPlan, place: Place, where: str) -> PartitionPlan:
+        """Without everything from the first open transaction on; what is cut may have ended an earlier one."""
         entries, end, gone = partition.listed, partition.next_offset, list[Open]()
         while entries and entries[-1].open_from is not None:
-            found = [each for each in open_after(self._store, entries, len(entries) - 1) if each.producer_id not in known]
+            found = open_after(self._store, entries, len(entries) - 1)
             if not found:
                 break
             end = min(each.first_offset for each in found)

@@ -181,6 +181,18 @@ class TransactionState:
         """Its coordinator had decided to commit."""
         return self.status in ("prepare-commit", "complete-commit")
 
+    def ends(self, data_epoch: int | None) -> bool:
+        """Will its coordinator end by itself the transaction that is open in a log with data of this epoch? None: it is not known.
+
+        Leaders refuse a marker that is older than the data; one after a timeout has a later epoch than the state. A two-phase transaction
+        has no timeout.
+        """
+        if data_epoch is None or not self.unfinished:
+            return False
+        if self.status == "ongoing":
+            return not self.is_two_phase and data_epoch <= self.producer_epoch + 1
+        return data_epoch <= self.data_epoch
+
 
 def decode_transaction_key(key: bytes, where: str) -> str:
     """The transactional id. Raises UnknownRecord, CorruptData."""

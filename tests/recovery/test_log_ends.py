@@ -71,6 +71,23 @@ def test_no_transaction_is_left_to_the_recovered_coordinator_unless_it_is_to_be_
     assert kept.retired == 0
 
 
+def test_a_coordinator_that_has_no_timeout_or_an_older_epoch_ends_nothing() -> None:
+    archive = Archive()
+    archive.topic("orders", [data(0, 7), data(1, 8, producer_epoch=1), data(2, 9, producer_epoch=2), data(3, 10, producer_epoch=1)])
+    archive.topic(
+        "__transaction_state",
+        [
+            state(0, "seven", 7, 1, ("orders", 0), timeout_ms=2**31 - 1),  # two-phase: only its transaction manager ends it
+            state(1, "eight", 8, 2, ("orders", 0)),  # the commit of a former one: leaders refuse its marker
+            state(2, "nine", 9, 1, ("orders", 0)),
+            state(3, "ten", 10, 1, ("orders", 0)),  # the timeout is one epoch later
+        ],
+    )
+    kept = archive.plan(open_transactions="keep").cut
+    assert kept is not None
+    assert [each.outcome for each in kept.transactions] == ["left open", "left open", "left open", "ended by the coordinator"]
+
+
 def test_an_epoch_that_is_used_up_or_not_known_is_not_exceeded() -> None:
     archive = Archive()
     archive.topic("orders", [data(0, 7, producer_epoch=PRODUCER_EPOCH_MAX)])
