@@ -1,8 +1,10 @@
 """What a recovery made of an archived moment, as the model of Kafka's leaders and coordinators finds it: the judge of I29."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from random import Random
 from typing import Any, NamedTuple
 
 from headwater_core.segments import flexible
@@ -14,7 +16,7 @@ from recovery.coordinators import OFFSETS, TRANSACTIONS
 from recovery.layout import BOOTSTRAP
 from recovery.recovery_plan import Place, RecoveryPlan
 from recovery.share_groups import SHARE_GROUPS
-from tests.recovery.archived_moment import HOUR_MS, ArchivedMoment
+from tests.recovery.archived_moment import HOUR_MS, ArchivedMoment, Former
 from tests.recovery.coordinator_model import (
     COMPLETE_COMMIT,
     EPOCH_MAX,
@@ -31,7 +33,7 @@ from tests.recovery.coordinator_model import (
     outcomes,
     records_of,
 )
-from tests.recovery.transaction_cluster import TOPICS, Client, Transaction
+from tests.recovery.transaction_cluster import TOPICS, Appended, Client, Log, Transaction
 from tests.recovery.written_archive import batches_in, text
 
 
@@ -57,6 +59,8 @@ class RecoveredMoment:
         self.below: dict[Place, list[Row]] = {}
         """What stays in the archive and a gateway serves."""
         self.logs: dict[Place, LeaderLog] = {}
+        self.starts: dict[Place, int] = {}
+        """Where their first segments begin."""
         self._bounds: dict[Place, int] = {}
         self._requested: dict[Place, int] = {}
         """Where the user lets logs end."""
@@ -68,6 +72,7 @@ class RecoveredMoment:
                 archived = {batch.raw for batch in moment.logs[place]}
                 self.own[place] = [batch for batch in found if batch[1] not in archived]
                 start = found[0][0].base_offset if found else partition.next_offset
+                self.starts[place] = start if place in self.cluster.data else partition.start_offset
                 is_served = moment.options.mode != "full" and place in self.cluster.data
                 kept = self._kept(place) if is_served else []
                 self.below[place] = [Row.of(*batch) for batch in kept if batch[0].base_offset < start]
@@ -75,6 +80,7 @@ class RecoveredMoment:
                 self._bounds[place] = partition.next_offset
                 self._requested[place] = partition.end.offset if partition.end is not None else self.cluster.logs[place].end + 1
         self.torn = getattr(plan.cut, "torn", ())
+        self.plan = plan
 
     def _kept(self, place: Place) -> list[Batch]:
         """What is archived and not lost."""
@@ -85,7 +91,31 @@ class RecoveredMoment:
             if not any(first <= batch.base_offset <= last for first, last in lost)
         ]
 
+    def goes_on(self, random: Random) -> Former:
+        """Return the cluster as it goes on, with what it archives to: the archive that it came from, or an empty one."""
+        moment, bounds, ended = self.moment, self._bounds, self._outcomes(self.logs)
+        archive = moment.archive if moment.options.take_over or moment.options.cluster_id is not None else None
+        starts = dict.fromkeys(self.starts, 0) if archive is not None else self.starts
+        transactions = []
+        for transaction in self.cluster.transactions:
+            home = self.cluster.home_of(TRANSACTIONS, transaction.transactional_id)
+            there = {place: [at for at in offsets if starts[place] <= at < bounds[place]] for place, offsets in transaction.parts.items()}
+            visible = {place: [at for at in offsets if ended[place].get(at)] for place, offsets in there.items()}
+            parts = {place: offsets for place, offsets in (visible if any(visible.values()) else there).items() if offsets}
+            states = [offset for offset in transaction.states if offset < bounds[home]]
+            transactions.append(replace(transaction, parts=parts, states=states))
+        logs, ends = dict[Place, Log](), archive.ends() if archive is not None else {}
+        for place, log in self.logs.items():
+            archived = [batch._replace(step=0) for batch in moment.logs[place]] if archive is not None else []
+            new = [batch for batch in self.batches[place] if batch[0].base_offset >= ends.get(place, 0)]
+            batches = archived + [Appended(0, header.base_offset, header.next_offset, header.leader_epoch, raw) for header, raw in new]
+            logs[place] = Log(self.epochs[place], log.end, batches, [(0, self.epochs[place])], starts[place])
+        cluster = self.cluster.recovered(random, logs, transactions, self.next_producer_id, self.now_ms)
+        return Former(cluster, self.plan.cluster_id, archive, moment.lost if archive is not None else {})
+
     def problems(self) -> list[Problem]:
+        if self.moment.options.open_transactions == "keep":
+            return [*self._kept_problems()]
         found = [*self._own_markers()]
         logs = {place: log.copy() for place, log in self.logs.items()}
         coordinator = self._coordinator(logs)
@@ -110,10 +140,55 @@ class RecoveredMoment:
                 coordinator.load(batches, self.epochs[place])
         return coordinator
 
+    def _kept_problems(self) -> Iterator[Problem]:
+        """With open transactions kept, I29 is not promised: records are as they were archived, and the plan says what is open."""
+        for place, batches in sorted(self.batches.items()):
+            where = f"{place[0]}:{place[1]}"
+            if place[0] not in (OFFSETS, SHARE_GROUPS) and self.own[place]:
+                yield Problem("keep", f"{where} has records of the recovery's own")
+            if any(header.is_control for header, _ in self.own[place]):
+                yield Problem("keep", f"{where} has a marker of the recovery's own")
+            own = {header.base_offset for header, _ in self.own[place]}
+            start = batches[0][0].base_offset if batches else self._bounds[place]
+            wanted = [raw for header, raw in self._kept(place) if start <= header.base_offset < self._bounds[place]]
+            if wanted != [raw for header, raw in batches if header.base_offset not in own]:
+                yield Problem("keep", f"{where} is not what was archived")
+        yield from self._open_problems()
+        yield from self._groups(self.logs)
+        yield from self._share_groups()
+
+    def _open_problems(self) -> Iterator[Problem]:
+        """Each transaction that stays open is named, and ended by the coordinator if the plan says so."""
+        assert self.plan.cut is not None
+        named = {
+            (each.topic, each.partition, each.producer_id): each.outcome == "ended by the coordinator"
+            for each in self.plan.cut.transactions
+        }
+        logs = {place: LeaderLog((*self._archived_below(place), *log.rows), log.end) for place, log in self.logs.items()}
+        still = {place: log.copy() for place, log in logs.items()}
+        self._coordinator(still).run(self.now_ms + HOUR_MS)
+        for place, log in sorted(logs.items()):
+            opened = {producer_id for producer_id, entry in log.producers.items() if entry.open_from is not None}
+            if opened and not any(text.startswith(f"{place[0]}:{place[1]} ends inside a transaction") for text in self.plan.endings):
+                yield Problem("keep", f"{place[0]}:{place[1]} ends inside a transaction, and the plan does not say so")
+            for producer_id in sorted(opened):
+                is_ended = still[place].producers[producer_id].open_from is None
+                if named.get((*place, producer_id)) is not is_ended:
+                    yield Problem("keep", f"{place[0]}:{place[1]}, {producer_id} ended: {is_ended}, the plan {named}")
+
+    def _archived_below(self, place: Place) -> Iterator[Row]:
+        """Yield what stays in the archive, with what is lost of it: nobody has looked there."""
+        if self.moment.options.mode != "full" and place in self.cluster.data:
+            batches = (batch for batch in self.moment.logs[place] if batch.base_offset < self.starts[place])
+            yield from (Row.of(read_batch_header(batch.raw), batch.raw) for batch in batches)
+
     # What recovery wrote
 
     def _own_markers(self) -> Iterator[Problem]:
-        """A marker's epoch is above its data's (KIP-1228), and its coordinator's is not below that of the producer's last one."""
+        """A marker's epoch is above its data's (KIP-1228), and its coordinator's is not below that of the producer's last one.
+
+        Of one that stays in the archive the leader knows nothing.
+        """
         for place, batches in sorted(self.batches.items()):
             newest = max((header.leader_epoch for header, _ in batches), default=-1)
             if newest >= self.epochs[place]:
@@ -125,13 +200,14 @@ class RecoveredMoment:
                 before = last.get(row.producer_id)
                 if row.kind is not None and row.base_offset in written and before is not None:
                     where = f"{place[0]}:{place[1]} {row.base_offset}: {row.producer_id}/{row.producer_epoch}"
-                    if row.producer_epoch <= before.producer_epoch and row.producer_epoch != EPOCH_MAX:
+                    is_retry = before.kind is not None and row.producer_epoch == before.producer_epoch
+                    if row.producer_epoch <= before.producer_epoch and row.producer_epoch != EPOCH_MAX and not is_retry:
                         yield Problem("marker", f"{where} ends {before.producer_epoch}")
                     if row.coordinator_epoch < ended.get(row.producer_id, -1):
                         yield Problem("marker", f"{where} of coordinator {row.coordinator_epoch} after {ended[row.producer_id]}")
                 if row.producer_id >= 0:
                     last[row.producer_id] = row
-                if row.kind is not None:
+                if row.kind is not None and row.base_offset >= self.starts[place]:
                     ended[row.producer_id] = row.coordinator_epoch
 
     # Transactions
@@ -274,19 +350,21 @@ class RecoveredMoment:
             for row in logs[place].rows[len(self.batches[place]) :]:
                 coordinator.end(row.producer_id, row.kind if row.kind is not None else -1)
             expected = self._expected(place, outcomes(logs[place].rows))
-            if coordinator.pending:
+            pending = {key for commits in coordinator.pending.values() for key in commits}
+            if coordinator.pending and self.moment.options.open_transactions != "keep":
                 yield Problem("pending", f"{place[0]}:{number}: of {sorted(coordinator.pending)}")
             yield from self._compare(coordinator, expected)
             coordinator.lose_members(self.now_ms + SESSION_TIMEOUT_MS)
             coordinator.expire(self.now_ms + HOUR_MS)
-            for key in sorted(expected.keys() - coordinator.commits.keys()):
+            for key in sorted(expected.keys() - coordinator.commits.keys() - pending):
                 yield Problem("expired", f"{key} at the first check")
             coordinator.expire(self.now_ms + 6 * 24 * HOUR_MS)
-            for key in sorted(expected.keys() - coordinator.commits.keys()):
+            for key in sorted(expected.keys() - coordinator.commits.keys() - pending):
                 yield Problem("expired", f"{key} within six days")
 
     def _compare(self, coordinator: GroupCoordinator, expected: dict[CommitKey, Commit]) -> Iterator[Problem]:
-        for key in sorted(expected.keys() | coordinator.commits.keys()):
+        pending = {key for commits in coordinator.pending.values() for key in commits}
+        for key in sorted((expected.keys() | coordinator.commits.keys()) - pending):
             wanted, found = expected.get(key), coordinator.commits.get(key)
             log = self.logs[key.topic, key.partition]
             if wanted is None or found is None:
@@ -326,6 +404,17 @@ class RecoveredMoment:
                 yield Problem("share", f"{key}: {found[key]} in place of {wanted[key]}, the log ends at {end}")
             if found[key].leader_epoch > self.epochs[at]:
                 yield Problem("epoch", f"{key}: {found[key]}, its leader begins with {self.epochs[at]}")
+
+
+def losses(seed: int, within: Path) -> Iterator[tuple[ArchivedMoment, list[Problem]]]:
+    """Yield what was archived when the cluster was lost, and what is wrong with its recovery; of some seeds, the same once more."""
+    first = ArchivedMoment(seed)
+    found = RecoveredMoment(first, within / "first", first.recover(within / "first"))
+    yield first, found.problems()
+    random = Random(f"second {seed}")
+    if first.options.open_transactions != "keep" and random.random() < 0.5:
+        again = ArchivedMoment(seed, found.goes_on(random))
+        yield again, RecoveredMoment(again, within / "again", again.recover(within / "again")).problems()
 
 
 def share_states(batches: Iterable[Batch]) -> dict[ShareKey, ShareState]:

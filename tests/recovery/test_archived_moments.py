@@ -23,8 +23,7 @@ from recovery import (
     target_contents,
     unlisted_runs,
 )
-from tests.recovery.archived_moment import ArchivedMoment
-from tests.recovery.recovered_moment import RecoveredMoment
+from tests.recovery.recovered_moment import losses
 from tests.simulation.recoveries import InlinePool
 
 SEEDS, FIRST = int(os.environ.get("MOMENT_SEEDS", "200")), int(os.environ.get("MOMENT_SEEDS_FROM", "0"))
@@ -46,8 +45,7 @@ def _inline() -> Iterator[None]:
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_transactions_and_groups_are_whole_after_a_recovery(block: int, tmp_path: Path) -> None:
     for seed in range(FIRST + block, FIRST + SEEDS, BLOCKS):
-        moment, into = ArchivedMoment(seed), tmp_path / str(seed)
-        problems = RecoveredMoment(moment, into, moment.recover(into)).problems()
-        shown = "\n".join(f"{problem.kind}: {problem.text}" for problem in problems)
-        assert not problems, f"{moment}\n" + "\n".join(moment.cluster.events[-SHOWN:]) + f"\n{shown}"
-        shutil.rmtree(into)
+        for moment, problems in losses(seed, tmp_path / str(seed)):
+            shown = "\n".join(f"{problem.kind}: {problem.text}" for problem in problems)
+            assert not problems, f"{moment}\n" + "\n".join(moment.cluster.events[-SHOWN:]) + f"\n{shown}"
+        shutil.rmtree(tmp_path / str(seed))

@@ -11,13 +11,12 @@ import pytest
 from msgspec.structs import replace
 
 from headwater_core.errors import HeadwaterError
-from headwater_core.segments.coordinator_records import CommitValue, idle_group
-from recovery import coordinator_tail, coordinators, log_ends
+from headwater_core.segments.coordinator_records import CommitValue, TransactionState, idle_group
+from recovery import coordinator_logs, coordinator_tail, coordinators, log_ends
 from recovery.coordinator_logs import with_rewritten
 from recovery.recovery_plan import Abort, PartitionPlan
 from recovery.torn_transactions import TornFound, find_torn
-from tests.recovery.archived_moment import ArchivedMoment
-from tests.recovery.recovered_moment import RecoveredMoment
+from tests.recovery.recovered_moment import losses
 from tests.recovery.test_archived_moments import _inline  # noqa: F401  without threads
 
 SEEDS = range(120)
@@ -55,8 +54,8 @@ def old_idle_times(patch: Patch) -> None:
 def pending_commits_stay(patch: Patch) -> None:
     honest = log_ends.LogEnds._ended
 
-    def ended(self: Any, partition: PartitionPlan, known: Any, log: Any, where: str) -> PartitionPlan:
-        found = honest(self, partition, known, log, where)
+    def ended(self: Any, partition: PartitionPlan, log: Any, where: str) -> PartitionPlan:
+        found = honest(self, partition, log, where)
         return replace(found, written=()) if log[0] == coordinators.OFFSETS else found
 
     patch.setattr(log_ends.LogEnds, "_ended", ended)
@@ -93,8 +92,8 @@ def the_coordinator_is_believed(patch: Patch) -> None:
     """It ends what it knows, by producer id alone."""
     honest = log_ends.LogEnds._ended
 
-    def ended(self: Any, partition: PartitionPlan, known: Any, log: Any, where: str) -> PartitionPlan:
-        found = honest(self, partition, known, log, where)
+    def ended(self: Any, partition: PartitionPlan, log: Any, where: str) -> PartitionPlan:
+        found = honest(self, partition, log, where)
         return replace(found, written=found.written[:-1]) if found.written else found
 
     patch.setattr(log_ends.LogEnds, "_ended", ended)
@@ -114,6 +113,60 @@ def an_older_leader_epoch_is_kept(patch: Patch) -> None:
     patch.setattr(coordinator_tail, "commit_positions", positions)
 
 
+def a_fixed_next_producer_id(patch: Patch) -> None:
+    """It is above all ids of a first life, and not above those of a second."""
+    patch.setattr("recovery.initial_metadata.first_producer_id", lambda plan: 1_001_000)
+
+
+def offsets_are_counted_by_records(patch: Patch) -> None:
+    """What the cleaner removed has an offset, and no record: what is written behind the log lies within it."""
+    honest = coordinator_logs._with_end
+
+    def with_end(partition: PartitionPlan, change: Any) -> PartitionPlan:
+        if partition.gaps or partition.written:
+            return honest(partition, change)
+        counted = replace(partition, next_offset=partition.start_offset + partition.records, written=())
+        return replace(honest(counted, change), next_offset=partition.next_offset)
+
+    patch.setattr(coordinator_logs, "_with_end", with_end)
+
+
+def a_tombstone_deletes_nothing(patch: Patch) -> None:
+    honest = coordinators.Commits.record
+
+    def record(self: Any, record: Any, transaction_of: int | None, where: str) -> None:
+        if record.value is not None:
+            honest(self, record, transaction_of, where)
+
+    patch.setattr(coordinators.Commits, "record", record)
+
+
+def what_is_kept_is_aborted(patch: Patch) -> None:
+    honest = log_ends.LogEnds.__init__
+
+    def init(self: Any, *arguments: Any) -> None:
+        honest(self, *arguments)
+        self._how = "abort" if self._how == "keep" else self._how
+
+    patch.setattr(log_ends.LogEnds, "__init__", init)
+
+
+def what_is_kept_is_not_named(patch: Patch) -> None:
+    honest = log_ends.LogEnds._keep
+
+    def kept(self: Any, *arguments: Any) -> list[int]:
+        texts = [*self._notes.texts]
+        found = honest(self, *arguments)
+        self._notes.texts[:] = texts
+        return found
+
+    patch.setattr(log_ends.LogEnds, "_keep", kept)
+
+
+def a_coordinator_ends_whatever_has_its_producer_id(patch: Patch) -> None:
+    patch.setattr(TransactionState, "ends", lambda self, data_epoch: self.unfinished)
+
+
 MISTAKES = {
     mistake.__name__: mistake
     for mistake in (
@@ -128,13 +181,19 @@ MISTAKES = {
         the_coordinator_is_believed,
         commits_beyond_the_end,
         an_older_leader_epoch_is_kept,
+        a_fixed_next_producer_id,
+        offsets_are_counted_by_records,
+        a_tombstone_deletes_nothing,
+        what_is_kept_is_aborted,
+        what_is_kept_is_not_named,
+        a_coordinator_ends_whatever_has_its_producer_id,
     )
 }
 
 
-def problems(seed: int, into: Path) -> Iterator[str]:
-    moment = ArchivedMoment(seed)
-    yield from (problem.kind for problem in RecoveredMoment(moment, into, moment.recover(into)).problems())
+def problems(seed: int, within: Path) -> Iterator[str]:
+    for _, found in losses(seed, within):
+        yield from (problem.kind for problem in found)
 
 
 @pytest.mark.parametrize("name", MISTAKES)

@@ -4,6 +4,7 @@ Its coordinators do what Kafka's do, in steps of one batch, so that an archive o
 TransactionCoordinator, TransactionMetadata and GroupMetadataManager; KIP-447, KIP-890, KIP-939.
 """
 
+from copy import copy
 from dataclasses import dataclass, field
 from enum import IntEnum
 from random import Random
@@ -44,11 +45,14 @@ class Appended(NamedTuple):
 
 @dataclass(slots=True)
 class Log:
+    """start: of its first segment, which may be without batches there"""
+
     leader_epoch: int
     end: int = 0
     batches: list[Appended] = field(default_factory=list)
     elections: list[tuple[int, int]] = field(default_factory=list)
     """Step and leader epoch of each; some are followed by no batch."""
+    start: int = 0
 
     def until(self, step: int) -> list[Appended]:
         return [batch for batch in self.batches if batch.step <= step]
@@ -124,6 +128,7 @@ class Client:
 class TransactionCluster:
     def __init__(self, random: Random) -> None:
         self._random, self.clock, self.step = random, ManualClock(), 0
+        self.began_ms = self.clock.now_ms()
         counts = TOPICS | {TRANSACTIONS: random.choice((1, 2)), OFFSETS: random.choice((1, 2)), SHARE_GROUPS: 1}
         self.logs: dict[Place, Log] = {}
         for topic, count in counts.items():
@@ -144,6 +149,18 @@ class TransactionCluster:
         self._groups = {f"group-{number}": random.choice(GROUPS) for number in range(random.randrange(1, 4))}
         for group in self._groups:
             self._describe(group)
+
+    def recovered(
+        self, random: Random, logs: dict[Place, Log], transactions: list[Transaction], next_producer_id: int, began_ms: int
+    ) -> "TransactionCluster":
+        """Return the cluster that goes on with these logs, a second life: its coordinators know no transactional id any more."""
+        again = copy(self)
+        again._random, again.clock, again.began_ms, again.step = random, ManualClock(began_ms), began_ms, 0
+        again.logs, again.transactions, again.events = logs, transactions, []
+        again.states, again.clients, again._groups = {}, dict(self.clients), dict(self._groups)
+        again._ids = {name: random.choice((1, 2)) for name in self._ids}
+        again._next_producer_id = next_producer_id - 1
+        return again
 
     @property
     def data(self) -> list[Place]:

@@ -177,20 +177,24 @@ class Archive:
             self.store.delete(key)
         return entries
 
-    def _entry(self, identity: PartitionId, run: Sequence[bytes], before: Sequence[Entry], made: int = 0) -> Entry:
+    def _entry(
+        self, identity: PartitionId, run: Sequence[bytes], before: Sequence[Entry], made: int = 0, base_offset: int | None = None
+    ) -> Entry:
+        """base_offset: where the cleaner has removed what was before the first batch"""
         raw = b"".join(run)
         known: Sequence[OpenTransaction] = ()
         if before and not before[-1].gap and before[-1].open_from is not None:
             known = run_index(self.store, before, len(before) - 1).open_transactions
         scan = scan_run(io.BytesIO(raw), start=0, end=len(raw), open_before=known, where="run")
         assert scan is not None
-        uid = f"{made:08x}{scan.base_offset:024x}"
-        key = keys.data(identity, scan.base_offset, scan.last_offset, 1, uid)
+        first = scan.base_offset if base_offset is None else base_offset
+        uid = f"{made:08x}{first:024x}"
+        key = keys.data(identity, first, scan.last_offset, 1, uid)
         index = encode_index(scan.index)
         self.store.create(key, raw)
         self.store.create(keys.index(key), index)
         return an_entry(
-            scan.base_offset,
+            first,
             scan.last_offset,
             uid=uid,
             key=key,
