@@ -6,7 +6,7 @@ from pathlib import Path
 
 import structlog
 
-from archival.broker.broker_release import Blocked, BrokerReleaser, Choice, ReleaseRecord
+from archival.broker.broker_release import REFUSED_S, Blocked, BrokerReleaser, Choice, ReleaseRecord
 from archival.broker.broker_view import Broker, GroupOffset
 from archival.broker.disk_forecast import DiskForecast
 from archival.broker.lagging_groups import LaggingGroups
@@ -133,7 +133,7 @@ class Releases:
         if planned.local_start <= record.end or not planned.segments:
             record.reason, record.choice, record.blocked = planned.reason, None, None
             return Released()
-        limit, blocked = NO_LIMIT, None
+        limit, blocked, listing = NO_LIMIT, None, None
         try:
             if settings.release_past_groups:
                 self._lagging_groups.warn(log.partition, planned.local_start)
@@ -155,8 +155,9 @@ class Releases:
                     return self._wait_for(blocked, record, log)
             release = self._broker_releaser.release(archiver, lambda log: self._kept(settings, log, limit))
         except HeadwaterError as error:
+            is_listed = settings.release_past_groups or listing is not None
             record.choice = None
-            pause_s = record.failed(error, now_s)
+            pause_s = record.failed(error, now_s, REFUSED_S if is_listed else self._lagging_groups.wait_s)
             (_log.warning if isinstance(error, TransientError) else _log.error)(
                 "release_postponed", partition=str(log.partition), reason=str(error)
             )

@@ -99,11 +99,11 @@ class ReleaseRecord:
         self.end = max(self.end, release.local_start)
         self.size_bytes += release.size_bytes
 
-    def failed(self, error: HeadwaterError, now_s: float) -> float:
-        """How long to wait before the next try: longer each time, and long where a person must act first."""
+    def failed(self, error: HeadwaterError, now_s: float, refused_s: float = REFUSED_S) -> float:
+        """How long to wait before the next try: longer each time, and `refused_s` where a person must act first."""
         self.reason = str(error)
         self.failures += 1
-        pause_s = min(PAUSE_MAX_S, PAUSE_S * 2.0 ** min(self.failures - 1, 20)) if isinstance(error, TransientError) else REFUSED_S
+        pause_s = min(PAUSE_MAX_S, PAUSE_S * 2.0 ** min(self.failures - 1, 20)) if isinstance(error, TransientError) else refused_s
         self.again_s = now_s + pause_s
         return pause_s
 

@@ -80,7 +80,9 @@ def agent(tmp_path: Path) -> Agent:
         (a_group(has_members=True, topics=frozenset({"bread"})), None),
         (a_group(has_members=True, topics=None), 0),  # nobody knows what it reads
         (a_group(has_members=True, topics=None, soup0=15), 15),
-        (Group("bills", True, {TopicPartition("bread", 0): 3}, None), None),  # it rebalances, and reads what it has read before
+        (Group("bills", True, {TopicPartition("bread", 0): 3}, None), 0),  # it rebalances, and may have subscribed to soup
+        (Group("bills", False, {TopicPartition("bread", 0): 3}, None), None),
+        (Group("connect", True, {TopicPartition("bread", 0): 3}, frozenset()), None),  # its members subscribe to nothing
         (Group("bills", True, {TopicPartition("bread", 0): 3}, frozenset({"soup", "bread"})), 0),
     ],
 )

@@ -245,6 +245,20 @@ def test_groups_that_cannot_be_listed_are_not_taken_for_none(tmp_path: Path, err
 
 
 @pytest.mark.usefixtures("led")
+def test_a_refused_listing_is_tried_again_when_the_next_one_is_due(tmp_path: Path) -> None:
+    broker, bench = a_request(tmp_path)
+    broker.listed = Unauthorised("GROUP_AUTHORIZATION_FAILED")
+    bench.scheduler.rescan()
+    bench.turns()
+    turns_later(bench)
+    broker.listed = []
+    for _ in range(30):
+        bench.clock.advance(1000)
+        bench.turns()
+    assert broker.deleted[-1] == (SOUP, 30)  # and not after the ten minutes of a refused deletion
+
+
+@pytest.mark.usefixtures("led")
 def test_a_listing_that_began_before_the_choice_does_not_count(tmp_path: Path) -> None:
     broker, bench = a_request(tmp_path)
     broker.listed = [a_group("bills", 100)]
