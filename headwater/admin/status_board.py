@@ -267,9 +267,13 @@ class StatusBoard:
             return self._entries.get(place)
 
     def elsewhere(self) -> list[BoardEntry]:
-        """Of those that are archived and not here."""
+        """Of those that are archived and not here, also where the log directories were listed only after the last join."""
         with self._lock:
-            return list(self._elsewhere.values())
+            return [entry for partition, entry in self._elsewhere.items() if not self._may_be_here(partition)]
+
+    def _may_be_here(self, partition: PartitionId) -> bool:
+        entry = self._entries.get(partition.topic_partition)
+        return entry is not None and entry.partition in (None, partition)
 
     @property
     def unseen(self) -> int:
@@ -652,8 +656,7 @@ class StatusBoard:
                     entry.now_s = now_s
             else:
                 here = {entry.partition for entry in self._entries.values()}
-                unidentified = {place for place, entry in self._entries.items() if entry.partition is None}
-                known = {each: state for each, state in archived.items() if each not in here and each.topic_partition not in unidentified}
+                known = {each: state for each, state in archived.items() if not self._may_be_here(each)}
                 self._sizes = {each: size for each, size in self._sizes.items() if each in here or each in archived}
                 found = {each: _archive_only(each, state, self._sizes.get(each), now_s) for each, state in known.items()}
                 self._elsewhere = {each: entry for each, entry in found.items() if entry is not None}

@@ -469,6 +469,15 @@ def test_a_head_that_was_restored_replaces_what_the_board_knows(stage: Stage) ->
     assert gone in stage.board.unsized()
 
 
+def test_what_is_here_has_one_row_though_the_archive_was_known_first(stage: Stage) -> None:
+    here = stage.dirs.look(ORDERS).partition
+    stage.archived = {here: PartitionState(manifest_version=1, fence=1, owner="me", start_offset=0, last_offset=9)}
+    stage.board.round()  # before the first listing
+    stage.board.listed(stage.dirs.listing(), stage.clock.monotonic_s())
+    assert stage.board.elsewhere() == []
+    assert ORDERS in [entry.place for entry in stage.board.entries()]
+
+
 def test_what_leaves_the_log_directories_is_archive_only_at_once(stage: Stage) -> None:
     here = stage.dirs.look(ORDERS).partition
     stage.archived = {here: PartitionState(manifest_version=1, fence=1, owner="me", start_offset=0, last_offset=9)}
