@@ -1,7 +1,7 @@
 """The API of a running agent, over its own socket and the admin port. Only the agent imports the libraries of an HTTP server."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -38,7 +38,7 @@ from manifests.head import Head
 if TYPE_CHECKING:
     from headwater.admin.status_page import ClusterFacts, Outage, PageFacts
 
-STOP_S = 2.0  # for the board's thread, and the one that remembers scrubs: a disk may hang
+STOP_S = 2.0  # for the board's thread, and those that remember scrubs and damage: a disk may hang
 LAST_SCRUB = "last_scrub.json"
 OUTAGE_S = 5.0  # shorter ones are retries
 
@@ -208,7 +208,7 @@ def open_admin_port(session: Session, logs: Logs, vitals: Vitals) -> Iterator[No
         ),
         SystemClock().monotonic_s,
     )
-    verbs = AgentVerbs(session, lambda: vitals.scheduler)
+    verbs = AgentVerbs(session, lambda: vitals.scheduler, logs.hydrator.damaged)
     operations = OperationRoutes(vitals.operations, vitals.verb_threads, verbs.all())
     app = admin_app(
         health,
@@ -224,23 +224,30 @@ def open_admin_port(session: Session, logs: Logs, vitals: Vitals) -> Iterator[No
     conflict = AgentSettings(lambda: live.now).conflict
     is_default = "admin.listen" not in session.config.origins
     server = AdminServer(config, app, session.config.node.data_dir, conflict, patient=is_default)
-    with server, _remembered(vitals.scrubs), _drilled(vitals.drills), _kept(vitals.board, session):
+    damage = logs.hydrator.damage
+    with (
+        server,
+        _remembered("last-scrub", vitals.scrubs.run, vitals.scrubs.wake),
+        _remembered("damage", partial(damage.run, logs.recheck_damage), damage.wake),
+        _drilled(vitals.drills),
+        _kept(vitals.board, session),
+    ):
         for shared in (session.pauses, session.settings):
             shared.expire()
         yield
 
 
 @contextmanager
-def _remembered(scrubs: ScrubMemory) -> Iterator[None]:
+def _remembered(name: str, run: Callable[[threading.Event], object], wake: Callable[[], object]) -> Iterator[None]:
     """In its file, for the time of the block, and at its end."""
     stop = threading.Event()
-    thread = threading.Thread(target=scrubs.run, args=(stop,), name="last-scrub", daemon=True)
+    thread = threading.Thread(target=run, args=(stop,), name=name, daemon=True)
     thread.start()
     try:
         yield
     finally:
         stop.set()
-        scrubs.wake()
+        wake()
         thread.join(STOP_S)
 
 

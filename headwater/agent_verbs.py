@@ -1,6 +1,6 @@
 """The operations that may be requested of a running agent: the verbs of its API, and the arguments of each."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
 from typing import Annotated, Any
@@ -74,10 +74,18 @@ class NoArguments(Arguments, frozen=True):
 
 
 class AgentVerbs:
-    """scheduler: None before it works, and where there are no log directories"""
+    """
+    scheduler  None before it works, and where there are no log directories
+    damaged    the keys of objects that are known to be damaged, by partition
+    """
 
-    def __init__(self, session: Session, scheduler: Callable[[], Scheduler | None]) -> None:
-        self._session, self._scheduler = session, scheduler
+    def __init__(
+        self,
+        session: Session,
+        scheduler: Callable[[], Scheduler | None],
+        damaged: Callable[[], Mapping[str, Collection[str]]] = dict,
+    ) -> None:
+        self._session, self._scheduler, self._damaged = session, scheduler, damaged
 
     def all(self) -> tuple[Verb, ...]:
         return (
@@ -194,7 +202,8 @@ class AgentVerbs:
         place, now, bucket = TopicPartition(topic, number), self._session.live.now, self._session.bucket
         rows: Iterator[dict[str, Any]]
         if arguments.offset is not None:
-            rows = offset_rows(now, place, arguments.offset, bucket=bucket, known=self._knowledge())
+            damaged = [key for keys in self._damaged().values() for key in keys]
+            rows = offset_rows(now, place, arguments.offset, bucket=bucket, known=self._knowledge(), damaged=damaged)
         else:
             rows = range_rows(now, place, bucket=bucket, known=self._knowledge(), turn_of=self._turn_of)
         yield from rows

@@ -1,6 +1,6 @@
 """What `headwater explain` answers, as rows: by a survey of one partition, in the agent or without it."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -8,6 +8,7 @@ from archival.explanation import Turn, Why, explain
 from headwater.config import Config
 from headwater.known_settings import with_commands
 from headwater.offset_location import locate_offset
+from headwater.overview import damage_text
 from headwater.survey import Knowledge, Surveyed, survey_each
 from headwater.wiring import Bucket, open_bucket, open_cache
 from headwater_core.clock import SystemClock
@@ -72,9 +73,15 @@ def _unconfirmed(found: Surveyed) -> dict[str, Any]:
 
 
 def offset_rows(
-    config: Config, place: TopicPartition, offset: int, *, bucket: Bucket | None = None, known: Knowledge | None = None
+    config: Config,
+    place: TopicPartition,
+    offset: int,
+    *,
+    bucket: Bucket | None = None,
+    known: Knowledge | None = None,
+    damaged: Collection[str] = (),
 ) -> Iterator[dict[str, Any]]:
-    """One row: where `offset` is read. Raises as `range_rows`."""
+    """One row: where `offset` is read. Raises as `range_rows`. damaged: the keys of objects that are known to be damaged"""
     cache = open_cache(config)
     cached = {each.name for each in cache.show()}
     cache.close()
@@ -104,7 +111,9 @@ def offset_rows(
         )
         if away is not None and found.head is None and not located.tiers:  # that the local log lacks it says nothing of the archive
             located = replace(located, reason=f"it is not in the local log, and {found.status.reason}")
-        yield _identity(found) | asdict(located) | {"release": known.release_reason(found.partition) if known is not None else ""}
+        release = known.release_reason(found.partition) if known is not None else ""
+        damage = damage_text({located.key}) if located.key in damaged else ""
+        yield _identity(found) | asdict(located) | {"release": release, "damage": damage}
     if away is not None:
         raise away
 

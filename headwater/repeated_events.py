@@ -29,6 +29,7 @@ OPPOSITES = (
     ("control_log_unavailable", "control_log_available"),
     ("announcements_postponed", "announcements_resumed"),
     ("broker_unavailable", "broker_answered"),
+    ("object_damaged", "object_damage_cleared"),
 )  # each ends the other: the next one is news
 COUNTED_ELSEWHERE = "events_dropped"
 _OPPOSITE = dict(OPPOSITES) | {end: beginning for beginning, end in OPPOSITES}

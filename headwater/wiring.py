@@ -197,7 +197,7 @@ def open_logs(
     """The logs to read, listed once.
 
     priority_for  as hydration.logs takes it; None: by the configuration
-    indexed  keep the manifest index in the data directory, whose lock the caller holds; else in memory
+    indexed  keep the manifest index, and what is known to be damaged, in the data directory, whose lock the caller holds; else in memory
     patient  continue without a listing if that takes long or fails now: topics are unknown until they are listed
     """
     from hydration import logs
@@ -217,6 +217,7 @@ def open_logs(
             dirs=open_log_dirs(config) if config.log.dirs else None,
             index=index,
             priority_for=priority_for or (lambda topic: config.hydration_for(topic).read_priority),
+            damage_path=config.node.data_dir / "damage.json" if indexed else None,
         )
         stack.callback(opened.close)
         if patient:

@@ -29,11 +29,13 @@ from hydration.config import HydrationConfig, ReadPriority
 from hydration.local.local_tier import LocalTier, Look, OpenFiles
 from hydration.local.look_keeper import LookKeeper
 from hydration.partition_log import PartitionLog, Pending
+from hydration.resumption import run_blocking
 from manifests.head import Head
 from manifests.repository import ManifestRepository
 from manifests.topic import TopicManifest
 
 SWEEP_WAIT_S = 1.0
+RECHECK_TIMEOUT_S = 300.0  # longer than a store's retries
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +188,21 @@ class Logs:
         """As long as that context is open, readers need not wait for looks."""
         return LookKeeper(self._tiers, self._clock)
 
+    def recheck_damage(self) -> None:
+        """Read again the damaged object that is due, if one is: it may be well, or no manifest lists it any more.
+
+        Raises what the store raises, and CorruptData where it is still damaged.
+        """
+        damage = self.hydrator.damage.due()
+        if damage is None:
+            return
+        found = self._repository.load(damage.partition)
+        entry = found.head.entries.at(damage.offset) if found is not None else None
+        if entry is None or entry.uid != damage.uid:
+            self.hydrator.damage.forget(damage.name, "no manifest lists the object any more")
+        else:
+            run_blocking(self.hydrator.read_damaged(damage, entry), RECHECK_TIMEOUT_S)
+
     def close(self) -> None:
         """Ends all reading; waits for workers, except those that a disk holds up."""
         self._sweeper.shutdown(wait=False)
@@ -298,9 +315,10 @@ def open_logs(
     index: EntryIndex | None = None,
     clock: Clock | None = None,
     priority_for: Callable[[str], ReadPriority] | None = None,
+    damage_path: Path | None = None,
 ) -> Logs:
-    """Everything that reading needs, over one bucket. Close it."""
+    """Everything that reading needs, over one bucket. Close it. damage_path: see Hydrator"""
     clock = clock or SystemClock()
     cache = ChunkCache(cache_directory, config.cache_bytes, config.cache_ttl_s, clock)
-    hydrator = Hydrator(store, cache, chunk_bytes=config.chunk_bytes, readahead_chunks=config.readahead_chunks)
+    hydrator = Hydrator(store, cache, chunk_bytes=config.chunk_bytes, readahead_chunks=config.readahead_chunks, damage_path=damage_path)
     return Logs(dirs, ManifestRepository(store), hydrator, config, index=index, clock=clock, priority_for=priority_for)

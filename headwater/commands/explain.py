@@ -58,8 +58,8 @@ def explain(config: "Config", selection: tuple[TopicPartition, int | None], form
     it would know of failures and of the order in which partitions are archived.
 
     TOPIC:P@OFFSET tells which tier answers for the offset and why, by the topic's read priority; which object and chunk hold it, whether
-    the chunk is cached, and which document lists the object; or why the offset cannot be read; and which group the release of the
-    partition waits for.
+    the chunk is cached, and which document lists the object; or why the offset cannot be read; which group the release of the
+    partition waits for; and whether the agent knows that the object is damaged.
 
     \b
     Examples:
@@ -143,6 +143,7 @@ def _facts(row: dict[str, Any]) -> Iterator[dict[str, str]]:
         ("transaction", row.get("uncommitted")),
         ("dated", row.get("dated")),
         ("release", row.get("release")),
+        ("damage", row.get("damage")),
         ("reason", row["reason"]),
     ):
         if value:

@@ -7,6 +7,7 @@ from headwater_core.errors import NotFound
 from hydration.answers import ReadResult, Slice
 from hydration.archive.archived_runs import missing
 from hydration.archive.chunks import Chunk, ChunkPlan
+from hydration.archive.damage import damage_of
 from hydration.archive.hydrator import Hydrator
 from hydration.archive.manifest_view import ManifestView
 from hydration.archive.readahead import Ahead, Streams
@@ -62,7 +63,9 @@ class ArchiveTier:
                 if refreshes > 2 or (yield from self.manifest.entry_at(cursor)) == entry:
                     if entry is None:
                         raise
-                    raise missing(entry, error) from error
+                    lost = missing(entry, error)
+                    self._hydrator.damage.note(damage_of(self._partition, entry, lost, offset=cursor))
+                    raise lost from error
                 continue
             if moved <= cursor:
                 break

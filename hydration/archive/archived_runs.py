@@ -2,6 +2,7 @@
 
 from headwater_core.errors import CorruptData, NotFound, TransientError
 from hydration.archive.chunks import Chunk, ChunkPlan
+from hydration.archive.damage import damage_of
 from hydration.archive.hydrator import Hydrator
 from hydration.archive.manifest_view import ManifestView
 from hydration.resumption import Resumable
@@ -22,7 +23,7 @@ class ArchivedRuns:
         try:
             plan = yield from self._hydrator.plan(self._manifest.partition, entry)
         except NotFound as error:
-            raise (yield from self._gone(entry, error)) from error
+            raise (yield from self._gone(entry, error, entry.base_offset)) from error
         return plan
 
     def chunk(self, entry: Entry, chunk: Chunk) -> Resumable[RunFile]:
@@ -30,13 +31,15 @@ class ArchivedRuns:
         try:
             file = yield from self._hydrator.chunk(self._manifest.partition, entry, chunk)
         except NotFound as error:
-            raise (yield from self._gone(entry, error)) from error
+            raise (yield from self._gone(entry, error, chunk.first_offset)) from error
         return file
 
-    def _gone(self, entry: Entry, error: NotFound) -> Resumable[CorruptData | TransientError]:
+    def _gone(self, entry: Entry, error: NotFound, offset: int) -> Resumable[CorruptData | TransientError]:
         yield from self._manifest.refresh(0.0)
         if (yield from self._manifest.entry_at(entry.base_offset)) == entry:
-            return missing(entry, error)
+            lost = missing(entry, error)
+            self._hydrator.damage.note(damage_of(self._manifest.partition, entry, lost, offset=offset))
+            return lost
         return TransientError(f"{entry.key} was replaced while it was read; ask again")
 
 

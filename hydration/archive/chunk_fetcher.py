@@ -1,8 +1,6 @@
 """Chunks from the store into the cache: received in memory where there is a block for them, checked before they are kept."""
 
 import contextlib
-import threading
-from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
@@ -10,14 +8,16 @@ from typing import BinaryIO
 
 import structlog
 
-from headwater_core.clock import Clock
 from headwater_core.errors import CorruptData, TransientError
 from headwater_core.layouts import open_layout
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.page_cache import write_all, write_direct
+from headwater_core.partition import PartitionId
 from headwater_core.segments.batch_walk import BatchWalk, check_batches
 from hydration.archive.chunks import Chunk
+from hydration.archive.damage import KnownDamage, damage_of
 from hydration.cache.blocks import Blocks
+from hydration.cache.cache_directory import chunk_name
 from hydration.cache.chunk_cache import ChunkCache
 from hydration.counters import ReadCounters
 from hydration.runfile import RunFile
@@ -26,8 +26,6 @@ from manifests.keys import partition_of
 
 PIECE_BYTES = 8 << 20  # one GET of a chunk that is larger than a block, because it holds a larger batch
 BLOCKS_BYTES_MAX = 64 << 20  # memory that chunks arrive in
-DAMAGE_S, DAMAGE_MOST_S = 5.0, 300.0  # before a chunk that did not verify is fetched again, and after many times
-DAMAGES_MAX = 1000  # remembered; the oldest is fetched again early
 
 log = structlog.get_logger()
 
@@ -35,28 +33,22 @@ log = structlog.get_logger()
 class ChunkFetcher:
     """For worker threads: everything here may block. Every file comes with one hold, the caller's."""
 
-    def __init__(self, store: ObjectStore, cache: ChunkCache, chunk_bytes: int, counters: ReadCounters) -> None:
-        self._store, self._cache, self._counters = store, cache, counters
+    def __init__(self, store: ObjectStore, cache: ChunkCache, chunk_bytes: int, counters: ReadCounters, damage: KnownDamage) -> None:
+        self._store, self._cache, self._counters, self._damage = store, cache, counters, damage
         self._blocks = Blocks(chunk_bytes, BLOCKS_BYTES_MAX)
-        self._damage = _Damage(cache.clock)
 
     @property
     def block_bytes(self) -> int:
         """A chunk up to this size is received in memory."""
         return self._blocks.block_bytes
 
-    def damaged(self) -> dict[str, set[str]]:
-        """Return the keys of objects that are known to be damaged, by the partition's folder of the cache."""
-        found: dict[str, set[str]] = {}
-        for name, key in self._damage.keys().items():
-            found.setdefault(name.partition("/")[0], set()).add(key)
-        return found
-
-    def fetch(self, name: str, entry: Entry, chunk: Chunk) -> RunFile:
+    def fetch(self, partition: PartitionId, entry: Entry, chunk: Chunk) -> RunFile:
         """The chunk's file, from an earlier process's cache or the store. Raises CorruptData when its bytes did not verify, twice or not
         long ago, and what the store and the cache raise."""
+        name = chunk_name(partition, entry.uid, chunk.position, chunk.size_bytes)
         found = self._cache.adopt(name, chunk.size_bytes, lambda file: check_chunk(file, entry, chunk))
         if found is not None:
+            self._damage.forget(name)  # damage that is known was not in the cache: this is newer
             return found
         self._damage.check(name)
         block = self._blocks.take() if chunk.size_bytes <= self._blocks.block_bytes else None
@@ -71,32 +63,33 @@ class ChunkFetcher:
             if block is not None:
                 self._blocks.give_back(block)
             if isinstance(error, CorruptData):
-                self._damage.note(name, entry.key, error)
-                log.error("object_damaged", partition=partition_of(entry.key), key=entry.key, position=chunk.position, reason=str(error))
+                self._damage.note(damage_of(partition, entry, error, offset=chunk.first_offset, chunk=chunk))
             raise
         self._damage.forget(name)
         if block is not None:
             self._blocks.lend(block, file, chunk.size_bytes)
         return file
 
-    def fetch_each(self, entry: Entry, run: Sequence[tuple[str, Chunk]], names: Sequence[Hashable]) -> Iterator[RunFile | Exception]:
+    def fetch_each(
+        self, partition: PartitionId, entry: Entry, run: Sequence[tuple[str, Chunk]], names: Sequence[Hashable]
+    ) -> Iterator[RunFile | Exception]:
         """Those of `run`, named and neighbours, that are in `names`: each stretch of them by one GET."""
         wanted = set(names)
         for is_wanted, stretch in groupby(run, lambda each: each[0] in wanted):
             if is_wanted:
-                yield from self._fetch_run(entry, list(stretch))
+                yield from self._fetch_run(partition, entry, list(stretch))
 
-    def _fetch_run(self, entry: Entry, run: Sequence[tuple[str, Chunk]]) -> Iterator[RunFile | Exception]:
+    def _fetch_run(self, partition: PartitionId, entry: Entry, run: Sequence[tuple[str, Chunk]]) -> Iterator[RunFile | Exception]:
         """Neighbouring chunks by one GET; for each its file, or what went wrong with it."""
         answered = 0
         with contextlib.suppress(CorruptData):  # the object ends too early: each chunk is requested alone
-            for outcome in self._stream_run(entry, run):
+            for outcome in self._stream_run(partition, entry, run):
                 answered += 1
                 yield outcome
-        for name, chunk in run[answered:]:
-            yield self._fetched(name, entry, chunk)
+        for _, chunk in run[answered:]:
+            yield self._fetched(partition, entry, chunk)
 
-    def _stream_run(self, entry: Entry, run: Sequence[tuple[str, Chunk]]) -> Iterator[RunFile | Exception]:
+    def _stream_run(self, partition: PartitionId, entry: Entry, run: Sequence[tuple[str, Chunk]]) -> Iterator[RunFile | Exception]:
         """As far as there are blocks. A chunk that is damaged is fetched again alone. Raises what the store does."""
         blocks = self._blocks.take_some(len(run))
         try:
@@ -114,20 +107,21 @@ class ChunkFetcher:
                     except CorruptData as error:
                         self._blocks.give_back(block)
                         self._report_damage(error, entry, chunk)
-                        yield self._fetched(name, entry, chunk)
+                        yield self._fetched(partition, entry, chunk)
                     except Exception as error:
                         self._blocks.give_back(block)
                         yield error
                     else:
+                        self._damage.forget(name)
                         self._blocks.lend(block, file, chunk.size_bytes)
                         yield file
         finally:
             for block in blocks:
                 self._blocks.give_back(block)
 
-    def _fetched(self, name: str, entry: Entry, chunk: Chunk) -> RunFile | Exception:
+    def _fetched(self, partition: PartitionId, entry: Entry, chunk: Chunk) -> RunFile | Exception:
         try:
-            return self.fetch(name, entry, chunk)
+            return self.fetch(partition, entry, chunk)
         except Exception as error:
             return error
 
@@ -181,41 +175,3 @@ def check_chunk(source: BinaryIO | memoryview, entry: Entry, chunk: Chunk) -> No
     if first != chunk.first_offset or last > entry.last_offset:
         expected = f"from {chunk.first_offset} on by the index, up to {entry.last_offset} by the manifest"
         raise CorruptData(where, 0, f"offsets {first} to {last}, expected {expected}")
-
-
-class _Damage:
-    """What did not verify, so that not every retry of every client fetches it twice again: first after a pause, then after longer
-    ones. It may be mended meanwhile."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._found: OrderedDict[str, tuple[CorruptData, float, float]] = OrderedDict()  # what was wrong, since when, for how long
-        self._keys: dict[str, str] = {}  # of the objects that the chunks belong to
-
-    def check(self, name: str) -> None:
-        """Raises CorruptData while it is not worth another try."""
-        with self._lock:
-            error, since_s, pause_s = self._found.get(name, (None, 0.0, 0.0))
-        if error is not None and self._clock.monotonic_s() - since_s < pause_s:
-            raise CorruptData(error.where, error.position, error.reason)
-
-    def keys(self) -> dict[str, str]:
-        """Return the object's key for each chunk that has not been fetched well since."""
-        with self._lock:
-            return dict(self._keys)
-
-    def note(self, name: str, key: str, error: CorruptData) -> None:
-        with self._lock:
-            self._keys[name] = key
-            pause_s = min(2 * self._found.pop(name, (None, 0.0, DAMAGE_S / 2))[2], DAMAGE_MOST_S)
-            self._found[name] = (error, self._clock.monotonic_s(), pause_s)
-            while len(self._found) > DAMAGES_MAX:
-                oldest, _ = self._found.popitem(last=False)
-                self._keys.pop(oldest, None)
-
-    def forget(self, name: str) -> None:
-        if name in self._found:
-            with self._lock:
-                self._found.pop(name, None)
-                self._keys.pop(name, None)

@@ -13,6 +13,7 @@ from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId
 from hydration.archive.chunk_fetcher import ChunkFetcher
 from hydration.archive.chunks import Chunk, ChunkPlan
+from hydration.archive.damage import Damage, KnownDamage
 from hydration.archive.downloads import PATIENCE_S, Downloads
 from hydration.archive.plans import Plans
 from hydration.archive.single_flight import Attempt, SingleFlight, Start
@@ -47,8 +48,10 @@ class Hydrator:
         readahead_chunks: int = 8,
         counters: ReadCounters | None = None,
         patience_s: float = PATIENCE_S,
+        damage_path: Path | None = None,
     ) -> None:
-        """patience_s   seconds without progress before a download counts as late: then others run beside it, and what was fetched ahead is
+        """damage_path  of the list of objects that are known to be damaged; None: it ends with the process
+        patience_s   seconds without progress before a download counts as late: then others run beside it, and what was fetched ahead is
         fetched again for a reader that waits for it"""
         self.cache = cache
         self.counters = counters or ReadCounters()
@@ -60,8 +63,9 @@ class Hydrator:
         self._looks = DiskThreads(LOOK_WORKERS, "looks")
         self._proofs = ThreadPoolExecutor(PROOF_WORKERS, "proofs")
         self._downloads = Downloads(DEMAND_WORKERS, max(self._ahead_max, 1), patience_s=patience_s)
-        self._plans = Plans(store, cache, chunk_bytes)
-        self._fetcher = ChunkFetcher(store, cache, chunk_bytes, self.counters)
+        self.damage = KnownDamage(cache.clock, damage_path)
+        self._plans = Plans(store, cache, chunk_bytes, self.damage)
+        self._fetcher = ChunkFetcher(store, cache, chunk_bytes, self.counters, self.damage)
         self._unread: dict[str, None] = {}  # chunks requested ahead that no reader came to: in flight, or in the cache
         self._awaited: dict[str, float] = {}  # chunks in flight that a reader came to, and when the first did
         self._counting = threading.Lock()  # of waits, which end in many threads
@@ -90,7 +94,7 @@ class Hydrator:
 
     def damaged(self) -> dict[str, set[str]]:
         """Return the keys of objects that are known to be damaged, by the partition's folder of the cache, until one is read well again."""
-        return self._fetcher.damaged()
+        return self.damage.keys()
 
     @property
     def clock(self) -> Clock:
@@ -130,7 +134,7 @@ class Hydrator:
         if file is None:
             self.counters.chunk_misses += 1
             future = self.flights.join(
-                name, self._start(partition, urgent=True), partial(self._fetcher.fetch, name, entry, chunk), holders=1
+                name, self._start(partition, urgent=True), partial(self._fetcher.fetch, partition, entry, chunk), holders=1
             )
             if name not in self._awaited:
                 self._awaited[name] = self.clock.monotonic_s()
@@ -141,6 +145,13 @@ class Hydrator:
                 future.add_done_callback(_release_outcome)
                 raise
         return file
+
+    def read_damaged(self, damage: Damage, entry: Entry) -> Resumable[None]:
+        """Read again what was damaged in `entry`, and forget the damage where it is well. Raises as `chunk` and `plan`."""
+        chunk = damage.chunk or (yield from self.plan(damage.partition, entry)).chunk_for(damage.offset)
+        file = yield from self.chunk(damage.partition, entry, chunk)
+        file.release()
+        self.damage.forget(damage.name)
 
     def chunk_now(self, partition: PartitionId, entry: Entry, chunk: Chunk) -> RunFile | None:
         """The chunk's file, held for the caller, when nothing has to be waited for."""
@@ -174,9 +185,9 @@ class Hydrator:
         self._unread.update(dict.fromkeys(names))  # before they start: a reader may come at once
         futures: list[Future[RunFile]] = []
         if len(run) > 1:
-            futures = self.flights.start_each(names, start, partial(self._fetcher.fetch_each, entry, run))
+            futures = self.flights.start_each(names, start, partial(self._fetcher.fetch_each, partition, entry, run))
         elif run:
-            futures = [self.flights.join(names[0], start, partial(self._fetcher.fetch, names[0], entry, run[0][1]), urgent=False)]
+            futures = [self.flights.join(names[0], start, partial(self._fetcher.fetch, partition, entry, run[0][1]), urgent=False)]
         if not futures:  # one of them has been started meanwhile
             for name in names:
                 if not self._is_at_hand(name):

@@ -13,6 +13,7 @@ from headwater_core.page_cache import write_all
 from headwater_core.partition import PartitionId
 from headwater_core.segments.runindex import RunIndex, decode_index, encode_index
 from hydration.archive.chunks import ChunkPlan, plan_chunks
+from hydration.archive.damage import KnownDamage, damage_of
 from hydration.cache.cache_directory import index_name
 from hydration.cache.chunk_cache import ChunkCache
 from manifests.entry import Entry
@@ -23,8 +24,8 @@ PLANS_BYTES_MAX = 64 << 20  # decoded indexes kept in memory
 class Plans:
     """The most recently used plans, bounded by the bytes of their indexes. For many threads."""
 
-    def __init__(self, store: ObjectStore, cache: ChunkCache, chunk_bytes: int) -> None:
-        self._store, self._cache, self._chunk_bytes = store, cache, chunk_bytes
+    def __init__(self, store: ObjectStore, cache: ChunkCache, chunk_bytes: int, damage: KnownDamage) -> None:
+        self._store, self._cache, self._chunk_bytes, self._damage = store, cache, chunk_bytes, damage
         self._lock = threading.Lock()
         self._plans: OrderedDict[tuple[str, int], tuple[ChunkPlan, int]] = OrderedDict()
         self._bytes = 0
@@ -52,7 +53,11 @@ class Plans:
 
         kept = self._cache.adopt(name, entry.index_bytes, check)
         if kept is None:
-            index = open_layout(entry.layout).read_offloaded(self._store, entry).read_index()
+            try:
+                index = open_layout(entry.layout).read_offloaded(self._store, entry).read_index()
+            except CorruptData as error:
+                self._damage.note(damage_of(partition, entry, error, offset=entry.base_offset))
+                raise
             found.append(index)
             raw = encode_index(index)
             kept = self._cache.put(name, len(raw), lambda file: write_all(file, memoryview(raw)))

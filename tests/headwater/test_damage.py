@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from headwater.replay import consume
 from headwater_core.objectstore.directory import DirectoryStore
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.objectstore.store_url import open_store
 from manifests import keys
+from tests.headwater.admin.client import call
 from tests.headwater.conftest import Ran, Stage
+from tests.headwater.test_agent import running
 from tests.s3server import S3Server
 
 TOPIC = "orders.in"
@@ -235,3 +238,41 @@ def test_a_damaged_head_leaves_its_partition_uncounted(shelf: Shelf) -> None:
     number = int(key.split("/")[-2])
     assert (ran.code, ran.rows) == (3, [row for row in shown if row["partition"] != number])
     assert f"{TOPIC}:{number}" in ran.err
+
+
+def test_known_damage_outlives_the_agent_until_the_object_is_restored(shelf: Shelf) -> None:
+    stage, log = shelf.stage, shelf.stage.root / "kitchen"
+    path = next(path for path in sorted((stage.bucket / "data").rglob("*.log")) if TOPIC in path.parts)
+    sound = path.read_bytes()
+    path.write_bytes(sound[:100] + bytes([sound[100] ^ 1]) + sound[101:])
+    options = ("--set", "hydration.read_priority=offloaded-only")
+
+    with running(stage, log, *options) as agent:
+        address = agent.wait_for("gateway_started")["listen"]
+        with pytest.raises(Exception, match="Invalid message"):
+            list(consume(address, committed=False, keep=lambda topic: topic == TOPIC))
+        found = agent.wait_for("object_damaged")
+        assert agent.stop() == 0
+    number = int(found["partition"].partition(":")[2])
+    assert (stage.data_dir / "damage.json").exists()
+    shutil.rmtree(stage.data_dir / "cache")
+
+    with running(stage, log, *options) as agent:
+        agent.wait_for("gateway_started")
+        [row] = [each for each in stage.run("status", TOPIC, "-p", "-o", "jsonl", log=log).rows if each["partition"] == number]
+        assert row["state"] == "damaged"
+        assert found["key"] in row["damage"]
+        [line] = stage.run("explain", f"{found['partition']}@0", "-o", "jsonl", log=log).rows
+        assert found["key"] in line["damage"]
+        assert "damaged" in stage.run("explain", f"{found['partition']}@0", log=log).out
+        assert "headwater_damaged_objects 1.0" in call(stage.data_dir, "/metrics").text
+        ready = call(stage.data_dir, "/readyz")
+        assert (ready.status, "[!]archive: 1 object damaged" in ready.text) == (200, True)
+        assert agent.stop() == 0
+
+    path.write_bytes(sound)
+    with running(stage, log, *options) as agent:
+        agent.wait_for("object_damage_cleared", key=found["key"])
+        [row] = [each for each in stage.run("status", TOPIC, "-p", "-o", "jsonl", log=log).rows if each["partition"] == number]
+        assert (row["state"], row["damage"]) == ("archived", "")
+        assert agent.stop() == 0

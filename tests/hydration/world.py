@@ -231,6 +231,7 @@ class World:
                 index=self.index,
                 clock=self.clock,
                 priority_for=lambda _: self.priority,
+                damage_path=self.root / "damage.json",
             )
             self._logs.refresh()
         return self._logs
