@@ -111,6 +111,13 @@ def console_consume(bootstrap: str, topic: str, *arguments: str) -> str:
     return done.stdout.decode(errors="replace")
 
 
+def dump_log(files: Iterable[Path]) -> str:
+    """All that kafka-dump-log prints of segments and indexes, every record of the former decoded and the latter's sanity checked."""
+    tool = ["java", *_JVM, "-cp", kafka_jars(), "org.apache.kafka.tools.DumpLogSegments", "--deep-iteration", "--index-sanity-check"]
+    command = [*tool, "--files", ",".join(map(str, files))]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=_PATIENCE_S).stdout
+
+
 class JavaRead:
     """What the Java consumer saw: records in the shape of the expected files, and (start, end) per (topic, partition).
 

@@ -1,5 +1,6 @@
 """A real Kafka broker starts on what recovery wrote and serves the same records at the same offsets."""
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,8 +14,9 @@ from archival.plan.policy import Policy
 from headwater_core.clock import SystemClock
 from manifests.repository import ManifestRepository
 from tests.fixtures import Isolation, expected, expected_cluster, expected_offsets, unpack
+from tests.headwater.test_unfinished_directory import contents
 from tests.headwater_core.objectstore.memory import MemoryStore
-from tests.peers.java_client import java_consume, wait_for_markers
+from tests.peers.java_client import dump_log, java_consume, wait_for_markers
 from tests.peers.kafka import KafkaBroker, expect_same, produce
 from tests.recovery.archived import archive
 
@@ -216,3 +218,20 @@ def test_a_broker_that_finds_no_indexes_makes_the_same(tmp_path: Path) -> None:
     with KafkaBroker(tmp_path / "kafka", tmp_path / "work", compaction=False) as broker:
         broker.topics()
     assert {path: path.read_bytes() for path in made} == made
+
+
+@pytest.mark.parametrize("name", ["kitchen", "pantry"])
+def test_kafka_s_own_tool_reads_a_directory_before_finish_and_changes_nothing(name: str, tmp_path: Path) -> None:
+    store, repository = archived(DIRECTORIES[name])
+    recovery.apply(recovery.plan(repository, None, recovery.Options(open_transactions="keep")), tmp_path / "kafka", store)
+    before = contents(tmp_path)
+    files = [path for suffix in ("log", "index", "timeindex", "txnindex", "snapshot") for path in sorted(tmp_path.rglob(f"*.{suffix}"))]
+    printed = dump_log(files)
+    assert contents(tmp_path) == before
+    assert len(re.findall("^Dumping ", printed, re.MULTILINE)) == len(files)
+    batches = re.findall(r"isvalid: (\w+)", printed)
+    assert batches
+    assert set(batches) == {"true"}
+    indexes = [path for path in files if path.suffix in (".index", ".timeindex")]
+    assert len(re.findall(r"passed sanity check\.$|is empty\.$", printed, re.MULTILINE)) == len(indexes)
+    assert "ismatch" not in printed
