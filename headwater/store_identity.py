@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from headwater_core.clock import Clock
-from headwater_core.errors import DataDirFull, DiskFull, HeadwaterError, StoreGone, WrongStore
+from headwater_core.errors import CorruptData, DataDirFull, DiskFull, HeadwaterError, StoreGone, WrongStore
 from headwater_core.files import disk_errors, replace_file
 from manifests.document import FORMAT, prepared, seal, unseal
 from manifests.repository import ManifestRepository, foreign_bucket
@@ -38,14 +38,18 @@ class StoreIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_identity(data_dir: Path) -> StoreIdentity | None:
-    """The data directory's store; None when it has not archived yet. Raises CorruptData and UnsupportedFormat."""
+    """The data directory's store; None when it has not archived yet. Raises CorruptData, which says what to do, and UnsupportedFormat."""
     path = data_dir / NAME
     with disk_errors(path):
         try:
             raw = path.read_bytes()
         except (FileNotFoundError, NotADirectoryError):
             return None
-    return unseal(raw, StoreIdentity, str(path))
+    try:
+        return unseal(raw, StoreIdentity, str(path))
+    except CorruptData as error:
+        advice = "if the configured store is the archive of this data directory, remove the file, and it is written again"
+        raise CorruptData(error.where, error.position, f"{error.reason}; {advice}") from error
 
 
 def check_known(known: StoreIdentity | None, owner: Owner | None, url: str, data_dir: Path) -> None:

@@ -3,6 +3,7 @@
 import errno
 import os
 import stat
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -92,6 +93,21 @@ def sync_path(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def with_checksum(content: bytes) -> bytes:
+    """Return JSON behind a line with its CRC-32: a flipped bit must not make a number of it another one."""
+    return b"%08x\n%s" % (zlib.crc32(content), content)
+
+
+def without_checksum(raw: bytes) -> bytes:
+    """Return what `with_checksum` was called with, or the bare JSON object that an older version wrote. Raises ValueError for others."""
+    checksum, _, content = raw.partition(b"\n")
+    if raw.startswith(b"{"):
+        return raw
+    if checksum != b"%08x" % zlib.crc32(content):
+        raise ValueError("the checksum is another one's")
+    return content
 
 
 class Fingerprint(NamedTuple):

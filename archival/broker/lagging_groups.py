@@ -7,7 +7,6 @@ What was seen outlives the process in a file; losing it makes every group begin 
 
 import hashlib
 import threading
-import zlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ import structlog
 from archival.broker.broker_view import Broker, Group, GroupOffset
 from headwater_core.clock import Clock
 from headwater_core.errors import HeadwaterError
-from headwater_core.files import replace_file
+from headwater_core.files import replace_file, with_checksum, without_checksum
 from headwater_core.partition import PartitionId, TopicPartition
 
 INTERVAL_S, INTERVAL_MAX_S = 10.0, 300.0  # between the begins of two listings; the longer one after failures: each asks all brokers
@@ -155,8 +154,7 @@ class LaggingGroups:
     def _save(self) -> None:
         if not _is_worth_saving(self._saved, self._times):
             return
-        content = msgspec.json.encode(self._times)
-        replace_file(self._path, b"%08x\n%s" % (zlib.crc32(content), content))
+        replace_file(self._path, with_checksum(msgspec.json.encode(self._times)))
         self._saved = self._times
 
 
@@ -188,9 +186,6 @@ def _is_worth_saving(saved: Mapping[str, IdleTime], times: Mapping[str, IdleTime
 
 def _load(path: Path) -> dict[str, IdleTime]:
     try:
-        checksum, _, content = path.read_bytes().partition(b"\n")
-        if checksum != b"%08x" % zlib.crc32(content):
-            return {}
-        return msgspec.json.decode(content, type=dict[str, IdleTime])
-    except (OSError, msgspec.MsgspecError):
+        return msgspec.json.decode(without_checksum(path.read_bytes()), type=dict[str, IdleTime])
+    except (OSError, ValueError, RecursionError, msgspec.MsgspecError):
         return {}

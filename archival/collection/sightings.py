@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from headwater_core.clock import Clock
-from headwater_core.files import disk_errors, replace_file
+from headwater_core.files import disk_errors, replace_file, with_checksum, without_checksum
 from headwater_core.partition import PartitionId
 
 
@@ -94,8 +94,8 @@ class Sightings:
     def _load(self, partition: PartitionId) -> _Since:
         path = self._path(partition)
         try:
-            return msgspec.json.decode(path.read_bytes(), type=_Since) if path is not None else {}
-        except (OSError, msgspec.MsgspecError):
+            return msgspec.json.decode(without_checksum(path.read_bytes()), type=_Since) if path is not None else {}
+        except (OSError, ValueError, RecursionError, msgspec.MsgspecError):
             return {}
 
     def _save(self, partition: PartitionId, since: _Since) -> None:
@@ -105,7 +105,7 @@ class Sightings:
         with disk_errors(path):
             if any(since.get(seen.value) for seen in Seen):
                 path.parent.mkdir(exist_ok=True)
-                replace_file(path, msgspec.json.encode(since))
+                replace_file(path, with_checksum(msgspec.json.encode(since)))
             else:
                 path.unlink(missing_ok=True)
 

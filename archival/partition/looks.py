@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from archival.plan.cleaner import CLOCK_STEP_MS, CleanerLook, look_at, overtaken
 from headwater_core.clock import Clock
 from headwater_core.errors import HeadwaterError
-from headwater_core.files import replace_file
+from headwater_core.files import replace_file, with_checksum, without_checksum
 from headwater_core.partition import PartitionId
 from headwater_core.segments.local_log import LocalLog
 from manifests.head import Head
@@ -77,7 +77,7 @@ class CleanerLooks:
             if not _worth_saving(self._saved, looks):
                 return
             try:
-                replace_file(self._path, msgspec.json.encode(looks))
+                replace_file(self._path, with_checksum(msgspec.json.encode(looks)))
                 self._saved = looks
             except HeadwaterError as error:
                 structlog.get_logger().warning("cleaner_looks_not_saved", path=str(self._path), reason=str(error))
@@ -126,7 +126,7 @@ def _key(partition: PartitionId) -> str:
 
 def _load(path: Path) -> _Looks:
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=_Looks)
-    except (OSError, msgspec.MsgspecError):
+        found = msgspec.json.decode(without_checksum(path.read_bytes()), type=_Looks)
+    except (OSError, ValueError, RecursionError, msgspec.MsgspecError):
         return {}
     return {key: looks for key, looks in found.items() if looks}

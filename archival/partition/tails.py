@@ -84,5 +84,5 @@ def _key(partition: PartitionId) -> str:
 def _load(path: Path) -> dict[str, _Tail]:
     try:
         return msgspec.json.decode(path.read_bytes(), type=dict[str, _Tail])
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, RecursionError, msgspec.MsgspecError):
         return {}  # a hint: without it every tail starts to wait again

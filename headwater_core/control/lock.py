@@ -25,6 +25,7 @@ class DataDirLock:
         path = data_dir / _NAME
         with disk_errors(f"data directory {data_dir}", UsageError):
             data_dir.mkdir(0o700, parents=True, exist_ok=True)  # what is cached in it is for no other user
+        with disk_errors(path, UsageError):
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -444,6 +444,14 @@ def test_looks_are_kept_across_restarts_and_a_damaged_file_only_loses_them(tmp_p
     for raw in (b"", b"{", b'{"a": 1}', b'{"a": []}', b"\xff"):
         path.write_bytes(raw)
         assert CleanerLooks(path, clock).of(log.partition) == ()
+    looks.saw(log, clock.now_ms())
+    looks.save()
+    whole, known = path.read_bytes(), looks.of(log.partition)
+    for at in range(len(whole)):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        assert CleanerLooks(path, clock).of(log.partition) == ()
+    path.write_bytes(whole.partition(b"\n")[2])
+    assert CleanerLooks(path, clock).of(log.partition) == known, "an older version wrote it"
 
 
 def test_looks_survive_a_power_loss(tmp_path: Path) -> None:

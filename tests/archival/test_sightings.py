@@ -112,3 +112,17 @@ def test_a_full_disk_keeps_what_was_remembered(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(HeadwaterError):
         sightings.see(PARTITION, Seen.ORPHAN, {"a", "b"})
     assert sightings.of(PARTITION, Seen.ORPHAN) == before
+
+
+def test_a_flipped_bit_makes_nothing_older_than_it_is(tmp_path: Path) -> None:
+    clock = ManualClock()
+    began_ms = clock.now_ms()
+    Sightings(tmp_path, clock).see(PARTITION, Seen.ORPHAN, {"a"})
+    (path,) = tmp_path.iterdir()
+    whole = path.read_bytes()
+    for at in range(len(whole)):
+        for bit in range(8):
+            path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :])
+            assert Sightings(tmp_path, clock).of(PARTITION, Seen.ORPHAN) == {}
+    path.write_bytes(whole.partition(b"\n")[2])
+    assert Sightings(tmp_path, clock).of(PARTITION, Seen.ORPHAN) == {"a": began_ms}, "an older version wrote it"

@@ -110,3 +110,9 @@ def test_impossible_settings_are_refused() -> None:
         ArchivalConfig(seal_timeout_s=-1)
     with pytest.raises(UsageError, match="rescan"):
         ArchivalConfig(rescan_s=0)
+
+
+@pytest.mark.parametrize("raw", [b"", b"\xff", b"[]", b'{"a": {"next_offset": -1, "since_ms": 0}}', b'{"a": {"x": ' + b"[" * 100_000])
+def test_a_file_of_nonsense_only_starts_the_clocks_again(raw: bytes, tmp_path: Path) -> None:
+    (tmp_path / "tails.json").write_bytes(raw)
+    assert Tails(tmp_path / "tails.json", ManualClock()).age_ms(PARTITION, 3) == 0

@@ -49,6 +49,12 @@ def test_a_place_that_is_no_directory_is_a_usage_error(tmp_path: Path) -> None:
         DataDirLock(tmp_path / "file")
 
 
+def test_a_lock_that_is_no_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "headwater.lock").mkdir()
+    with pytest.raises(UsageError, match=r"headwater\.lock: Is a directory"):
+        DataDirLock(tmp_path)
+
+
 def test_a_new_data_directory_is_for_its_user_alone(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
