@@ -86,6 +86,7 @@ bench: .venv/.tests
 	@$(BIN)/python -m bench.fairness
 	@$(BIN)/python -m bench.latency
 	@$(BIN)/python -m bench.scrapes
+	@$(BIN)/python -m bench.groups
 	@$(BIN)/python -m bench.producer
 	@$(BIN)/python -m bench.producer --streaming
 	@$(BIN)/python -m bench.manifests

@@ -10,6 +10,7 @@ import struct
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from functools import lru_cache
 from typing import Any, Protocol
 
 from archival.broker.broker_view import Group
@@ -18,6 +19,7 @@ from headwater_core.errors import TransientError, Unauthorised
 from headwater_core.partition import TopicPartition
 
 GROUPS_MAX = 100  # that one request names; a group may have committed thousands of offsets
+PLACES_MAX = 20_000  # partitions of which groups share one value
 _OFFSETS_TOPIC = "__consumer_offsets"
 _UNKNOWN_TOPIC, _NO_GROUP = 3, 69
 _DENIED = {29: "TOPIC_AUTHORIZATION_FAILED", 30: "GROUP_AUTHORIZATION_FAILED", 31: "CLUSTER_AUTHORIZATION_FAILED"}
@@ -28,6 +30,8 @@ _DESCRIBED_BY = {
     "streams": BrokerApi.STREAMS_GROUP_DESCRIBE,
     "classic": BrokerApi.DESCRIBE_GROUPS,
 }
+
+_place = lru_cache(PLACES_MAX)(TopicPartition)  # thousands of groups read the same partitions
 
 
 class Requests(Protocol):
@@ -110,7 +114,7 @@ def _commits(connection: BrokerConnection, names: Sequence[str]) -> Iterator[tup
                 for partition in topic["partitions"]:
                     _check(partition["error_code"], f"commits of group {group['group_id']} cannot be read")
                     if partition["committed_offset"] >= 0:
-                        commits[TopicPartition(topic["name"], partition["partition_index"])] = partition["committed_offset"]
+                        commits[_place(topic["name"], partition["partition_index"])] = partition["committed_offset"]
             yield group["group_id"], commits
 
 
@@ -129,7 +133,7 @@ def _described_share_commits(connection: BrokerConnection, names: Sequence[str])
                 for partition in topic["partitions"]:
                     _check(partition["error_code"], f"start offsets of share group {group['group_id']} cannot be read")
                     if partition["start_offset"] >= 0:
-                        commits[TopicPartition(topic["topic_name"], partition["partition_index"])] = partition["start_offset"]
+                        commits[_place(topic["topic_name"], partition["partition_index"])] = partition["start_offset"]
             yield group["group_id"], commits
 
 

@@ -30,6 +30,7 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
  *   seek BOOTSTRAP ISOLATION TOPIC PARTITION OFFSET COUNT   the first COUNT records from OFFSET on
  *   times BOOTSTRAP TOPIC PARTITION TIMESTAMP,...  offset and timestamp per timestamp, null where there is none
  *   coordinated BOOTSTRAP                         a line for each quota, group and transactional id, as the fixtures' cluster files have them
+ *   groups BOOTSTRAP                              one line: how many groups and commits there are, and how many ms it took to list and read them
  *   quota BOOTSTRAP KIND=NAME,... KEY VALUE       gives it to a user, a client-id or both; nothing is printed
  *   share BOOTSTRAP GROUP TOPIC PARTITION:OFFSET,...   a member of a share group: every record that it acquires at first; it accepts those named
  *   shared BOOTSTRAP GROUP,...                    a line for each partition of which a share group has a state, as kafka-share-groups has it
@@ -67,6 +68,7 @@ public final class Peer {
                     Long.parseLong(args[5]), Integer.parseInt(args[6]));
             case "times" -> times(out, args[1], new TopicPartition(args[2], Integer.parseInt(args[3])), args[4].split(","));
             case "coordinated" -> coordinated(out, args[1]);
+            case "groups" -> groups(out, args[1]);
             case "quota" -> quota(args[1], args[2], args[3], Double.parseDouble(args[4]));
             case "share" -> share(out, args[1], args[2], args[3], Set.of(args[4].split(",")));
             case "shared" -> shared(out, args[1], args[2].split(","));
@@ -245,6 +247,17 @@ public final class Peer {
                         .map(e -> text(e.name()) + ":" + text(e.value())).collect(Collectors.joining(","));
                 out.println("{\"type\":" + text(of.type().name()) + ",\"name\":" + text(of.name()) + ",\"configs\":{" + values + "}}");
             });
+        }
+    }
+
+    private static void groups(PrintStream out, String bootstrap) throws Exception {
+        try (Admin admin = admin(bootstrap)) {
+            admin.describeCluster().nodes().get(); // connects
+            long started = System.nanoTime();
+            Map<String, ListConsumerGroupOffsetsSpec> wanted = new HashMap<>();
+            for (GroupListing each : admin.listGroups().all().get()) wanted.put(each.groupId(), new ListConsumerGroupOffsetsSpec());
+            int commits = wanted.isEmpty() ? 0 : admin.listConsumerGroupOffsets(wanted).all().get().values().stream().mapToInt(Map::size).sum();
+            out.println("{\"groups\":" + wanted.size() + ",\"commits\":" + commits + ",\"took_ms\":" + (System.nanoTime() - started) / 1e6 + "}");
         }
     }
 
