@@ -61,16 +61,24 @@ class ManifestIndex:
         self._data, self._mark = path / "data.mdb", path / "closed"
         with disk_errors(f"manifest index {path}", UsageError):
             self.kept = self._is_trusted()
-            self._mark.unlink(missing_ok=True)
-            if not self.kept and path.exists():
+            if self.kept:
+                self._mark.unlink()
+            elif path.is_dir():
                 shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
             path.mkdir(parents=True, exist_ok=True)
         with self._lmdb_errors():
             self._env = lmdb.open(str(path), map_size=map_bytes, max_dbs=3, sync=False, metasync=False, max_readers=512)
             self._heads, self._items, self._times = (self._env.open_db(name) for name in (b"heads", b"items", b"times"))
 
     def _is_trusted(self) -> bool:
-        return self._mark.exists() and self._data.exists() and self._mark.read_text("ascii", "replace") == _fingerprint(self._data)
+        try:
+            if not all(each.is_file() for each in self.path.iterdir()):
+                return False
+            return self._mark.read_text("ascii", "replace") == _fingerprint(self._data)
+        except OSError:  # whatever lies there instead: it holds copies alone, and is made again
+            return False
 
     def replace(self, head: Head) -> bool:
         """Make the partition's items those of `head`, in one transaction; False when they are already there.

@@ -138,7 +138,7 @@ def test_a_clean_close_keeps_the_index(tmp_path: Path) -> None:
         assert index.kept
 
 
-@pytest.mark.parametrize("damage", ["flip", "cut", "noise", "empty", "missing", "mark", "all"])
+@pytest.mark.parametrize("damage", ["flip", "cut", "noise", "empty", "missing", "mark", "all", "file", "data.mdb", "lock.mdb", "closed"])
 def test_a_damaged_index_is_an_empty_one(damage: str, tmp_path: Path) -> None:
     path = tmp_path / "index"
     with ManifestIndex(path) as index:
@@ -160,6 +160,12 @@ def test_a_damaged_index_is_an_empty_one(damage: str, tmp_path: Path) -> None:
             (path / "closed").write_bytes(b"\xff\x00")
         case "all":
             shutil.rmtree(path)
+        case "file":
+            shutil.rmtree(path)
+            path.write_bytes(content)
+        case directory:
+            (path / directory).unlink()
+            (path / directory).mkdir()
     with ManifestIndex(path) as index:
         assert not index.kept
         assert index.version(PARTITION) is None
