@@ -18,8 +18,7 @@ from headwater.config import Config
 from headwater.drill.config import DrillConfig, parse_share
 from headwater.drill.drill_report import DrillOutcome, DrillReport, DrillRequest
 from headwater.drill.drill_run import Prepared, carry_out, prepare
-from headwater.drill.equipment import DrillEquipment, LiveLogs
-from headwater.drill.read_path import ReadPath
+from headwater.drill.equipment import DrillEquipment, LiveLogs, OpenSpare
 from headwater.drill.report_store import ReportStore
 from headwater.drill.scratch import Scratch, open_scratch
 from headwater.drill_text import store_report
@@ -40,7 +39,6 @@ from headwater_core.errors import (
 )
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.redaction import redact
-from recovery import RecoveryPlan
 
 log = structlog.get_logger()
 
@@ -197,7 +195,7 @@ def _live(config: Config) -> tuple[Callable[[], AbstractContextManager[LiveLogs]
     return partial(open_log_reader, "live cluster", addresses, load_client_properties(config.log.client_properties)), ""
 
 
-def _spare(drill: DrillConfig) -> tuple[Callable[[Scratch, RecoveryPlan], AbstractContextManager[ReadPath]] | None, str]:
+def _spare(drill: DrillConfig) -> tuple[OpenSpare | None, str]:
     """Raises UsageError where a Kafka is named that is none."""
     if drill.kafka_home is None:
         return None, "drill.kafka_home is not set"

@@ -87,6 +87,8 @@ def _lines(report: DrillReport) -> Iterator[str]:
         yield f"  {_path(path)}"
     if report.metadata:
         yield "  metadata: " + ", ".join(f"{count} {name}" for name, count in report.metadata.items()) + " compared"
+    if report.answers:
+        yield "  broker: " + ", ".join(f"{count} {name}" for name, count in report.answers.items()) + " checked"
     yield ""
     yield from _times(report)
     yield from _section("Findings", [str(each) for each in report.findings], report.finding_count)
@@ -94,7 +96,7 @@ def _lines(report: DrillReport) -> Iterator[str]:
     skipped = [f"{each.topic}:{each.numbers}: {each.why}: {_amount(each.amount)}" for each in report.skipped]
     yield from _section("Not compared", skipped)
     yield from _section("Requested, and not compared", report.unmet)
-    yield from _section("Metadata that was not compared", report.unchecked)
+    yield from _section("Not checked", report.unchecked)
     yield from _section("Left out of the plan", report.left_out)
     yield from _section("Transactions that come back in part", report.torn)
     yield from _section("Notes of the plan", report.notes)

@@ -1,5 +1,5 @@
 """A Kafka broker that is started on a recovered directory, for a drill: on this machine's loopback alone, behind a password that is made up
-each time, and without anything that changes what was recovered: it cleans, expires and compacts nothing."""
+each time. It deletes and compacts no records. What coordinators and leaders would forget by their expiry settings, it forgets at once."""
 
 import ctypes
 import os
@@ -18,6 +18,9 @@ import structlog
 from headwater.broker.broker_connection import BrokerAddress
 from headwater.broker.client_properties import ClientProperties
 from headwater.broker.log_reader import LogReader
+from headwater.broker.running_admin import RunningKafkaAdmin
+from headwater.drill.equipment import SpareBroker
+from headwater.drill.metadata_check import expiry_settings
 from headwater_core.errors import TransientError, UsageError, VerificationFailed
 from headwater_core.files import disk_errors, replace_file
 from headwater_core.partition import TopicPartition
@@ -30,6 +33,7 @@ TRIES = 3  # with other ports: another process may take one first
 USER = "drill"
 OUTPUT_BYTES_SHOWN = 2000
 LONG_MS = 365 * 86_400_000  # no drill takes so long
+CHECK_MS = 1000  # between two looks for what has expired, or timed out
 PORT_TAKEN = "Address already in use"
 _SHORTAGES = (  # of this machine, in the output of a broker that ended: they say nothing about what was restored
     PORT_TAKEN,
@@ -67,7 +71,7 @@ def check_kafka_home(home: Path) -> Path:
 
 
 @contextmanager
-def running_broker(java: str, kafka_home: Path, log_dir: Path, work_dir: Path, plan: RecoveryPlan) -> Iterator[LogReader]:
+def running_broker(java: str, kafka_home: Path, log_dir: Path, work_dir: Path, plan: RecoveryPlan) -> Iterator[SpareBroker]:
     """For the time of the block; it is killed when this process is. Raises VerificationFailed when a broker that can run here ends by
     itself on what was restored; DiskFull, Unauthorised and TransientError when this machine starts none, or it serves too late."""
     _check_java(java, kafka_home, work_dir)
@@ -87,7 +91,8 @@ def running_broker(java: str, kafka_home: Path, log_dir: Path, work_dir: Path, p
                 continue
             try:
                 log.info("spare_broker_started", path=str(log_dir), pid=process.pid)
-                yield reader
+                with RunningKafkaAdmin([BrokerAddress("127.0.0.1", client)], properties) as coordinators:
+                    yield SpareBroker(reader, coordinators)
             finally:
                 reader.close()
             return
@@ -159,8 +164,11 @@ def _properties(plan: RecoveryPlan, log_dir: Path, client: int, controller: int,
         "log.retention.bytes": -1,
         "log.retention.check.interval.ms": LONG_MS,
         "log.initial.task.delay.ms": LONG_MS,
-        "offsets.retention.check.interval.ms": LONG_MS,
-        "transaction.abort.timed.out.transaction.cleanup.interval.ms": 2**30,
+        **expiry_settings(log_dir, plan.node_id),
+        "offsets.retention.check.interval.ms": CHECK_MS,
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms": CHECK_MS,
+        "transaction.remove.expired.transaction.cleanup.interval.ms": CHECK_MS,
+        "producer.id.expiration.check.interval.ms": CHECK_MS,
         "offsets.topic.replication.factor": 1,
         "transaction.state.log.replication.factor": 1,
         "transaction.state.log.min.isr": 1,

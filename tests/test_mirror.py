@@ -25,6 +25,7 @@ ELSEWHERE = {  # reason: {module: the test file to open first}
     "values, errors or a Protocol without a decision of their own": {
         "archival/broker/broker_view.py": "tests/archival/test_broker_logs.py",
         "archival/plan/steps.py": "tests/test_values.py",
+        "headwater/drill/equipment.py": "tests/headwater/drill/test_broker_check.py",
         "headwater_core/errors.py": "tests/headwater/test_bad_input.py",
         "headwater_core/layouts/offloader.py": "tests/headwater_core/layouts/test_testing.py",
         "manifests/document.py": "tests/manifests/test_head.py",

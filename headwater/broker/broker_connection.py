@@ -148,13 +148,13 @@ class BrokerConnection:
     def knows(self, api: BrokerApi) -> bool:
         return api not in self._lacking
 
-    def ask(self, api: BrokerApi, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """The answer, as plain values (see headwater.gateway.messages)."""
+    def ask(self, api: BrokerApi, fields: Mapping[str, Any], version: int | None = None) -> dict[str, Any]:
+        """The answer, as plain values (see headwater.gateway.messages). version: another one than usual"""
         if api in self._lacking:  # the connection is as good as before
             raise UnsupportedFormat(f"broker {self.address} does not know {api.name} in version {ADMIN_VERSIONS[api]}")
         self.failure = TransientError(f"broker {self.address}: the wait for an answer was given up")
         try:
-            answer = self._ask(api, fields)
+            answer = self._ask(api, fields, self._versions[api] if version is None else version)
         except (MalformedRequest, struct.error, UnicodeDecodeError) as error:
             self.failure = TransientError(f"broker {self.address}: {api.name} was answered with what is no answer: {error}")
             raise self.failure from error
@@ -170,9 +170,8 @@ class BrokerConnection:
         self.failure = None
         return answer
 
-    def _ask(self, api: BrokerApi, fields: Mapping[str, Any]) -> dict[str, Any]:
+    def _ask(self, api: BrokerApi, fields: Mapping[str, Any], version: int) -> dict[str, Any]:
         self._correlation_id += 1
-        version = self._versions[api]
         schema, answer = request_schema(api, version), response_schema(api, version)
         request = Response()
         name = self._properties.client_id.encode()

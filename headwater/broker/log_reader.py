@@ -18,6 +18,7 @@ T = TypeVar("T")
 
 FETCH_BYTES = 4 << 20
 LATEST, EARLIEST = -1, -2
+_READ_COMMITTED = 1
 TRIES = 3  # of a request to a leader that moves
 _UNKNOWN_TOPIC = 3
 _MOVED = (5, 6, 9, 72, 74, 75, 76)  # the leader is another one, or not known at the moment
@@ -25,8 +26,8 @@ _REFUSED = (29, 31)
 
 
 class LogReader:
-    """For one thread. headwater.drill's LiveLogs and ReadPath. Raises TransientError where a broker does not answer, Unauthorised where it
-    does not let us read, NotFound for what it does not have.
+    """For one thread. headwater.drill's LiveLogs and StablePath. Raises TransientError where a broker does not answer, Unauthorised where
+    it does not let us read, NotFound for what it does not have.
 
     name  of the read path, for people
     """
@@ -98,7 +99,7 @@ class LogReader:
         cursor = first
         while cursor < end:
             reached = cursor
-            raw, high_watermark = self._fetch(place, cursor)
+            raw, high_watermark = self._fetch(place, cursor, isolation_level=0)
             for batch in split_batches(raw, f"{self.name}, {place}", may_be_cut=True):
                 header = read_batch_header(batch)
                 if header.base_offset >= min(end, high_watermark):
@@ -110,16 +111,26 @@ class LogReader:
                 return  # nothing more is committed, or nothing is left there
             cursor = reached
 
+    def stable_end(self, partition: TopicPartition, first: int) -> int:
+        cursor = first
+        while True:
+            raw, end = self._fetch(partition, cursor, isolation_level=_READ_COMMITTED)
+            batches = split_batches(raw, f"{self.name}, {partition}", may_be_cut=True)
+            reached = max((read_batch_header(batch).next_offset for batch in batches), default=cursor)
+            if reached <= cursor:
+                return end
+            cursor = reached
+
     # Requests
 
-    def _fetch(self, place: TopicPartition, offset: int) -> tuple[bytes, int]:
-        """Whole batches from `offset` on, the last one maybe cut, and the high watermark."""
+    def _fetch(self, place: TopicPartition, offset: int, *, isolation_level: int) -> tuple[bytes, int]:
+        """Whole batches from `offset` on, the last one maybe cut, and where readers of that isolation level end."""
         fields = {
             "replica_id": -1,
             "max_wait": 0,
             "min_bytes": 1,
             "max_bytes": FETCH_BYTES,
-            "isolation_level": 0,
+            "isolation_level": isolation_level,
             "session_id": 0,
             "session_epoch": -1,
             "topics": [
@@ -147,7 +158,8 @@ class LogReader:
             if said["error_code"] or len(answers) != 1:
                 return said["error_code"] or -1, (b"", 0)
             [answer] = answers
-            return answer["error_code"], (answer["records"] or b"", answer["high_watermark"])
+            end = answer["last_stable_offset" if isolation_level == _READ_COMMITTED else "high_watermark"]
+            return answer["error_code"], (answer["records"] or b"", end)
 
         return self._asked(place, ask)
 

@@ -21,7 +21,11 @@ ACLS_MAX = 500
 _PATIENCE_MS = 30_000
 _ANY = 1
 _PAUSE_S, _PAUSES = 0.1, 300  # while a broker waits for its next block of producer ids, or a coordinator comes into being and loads
-_LOADING, _NO_COORDINATOR, _NOT_COORDINATOR, _NO_GROUP = 14, 15, 16, 69
+_ENDING_PAUSES = 100  # while a coordinator ends a transaction
+_LOADING, _NO_COORDINATOR, _NOT_COORDINATOR, _NO_GROUP, _CONCURRENT = 14, 15, 16, 69, 51
+_AWAY = (_LOADING, _NO_COORDINATOR, _NOT_COORDINATOR)
+_OF_GROUPS, _OF_TRANSACTIONS = 0, 1  # types of coordinators
+_RETENTION_VERSION = 4  # the last one of OffsetCommit with a retention of its own
 _EXISTS, _TIMED_OUT, _NOT_CONTROLLER = 36, 7, 41
 _NAMES = {
     3: "UNKNOWN_TOPIC_OR_PARTITION",
@@ -37,6 +41,7 @@ _NAMES = {
     40: "INVALID_CONFIG",
     42: "INVALID_REQUEST",
     44: "POLICY_VIOLATION",
+    51: "CONCURRENT_TRANSACTIONS: its coordinator waits for a transaction to end",
     54: "SECURITY_DISABLED: the brokers have no authorizer",
     68: "NON_EMPTY_GROUP: the group has members; stop them, and run the same command again",
     113: "STALE_MEMBER_EPOCH: the group has members; stop them, and run the same command again",
@@ -49,7 +54,8 @@ T = TypeVar("T")
 
 
 class RunningKafkaAdmin(KafkaAdmin):
-    """See recovery.running_cluster.RunningAdmin and recovery.given_state.StateAdmin. For one thread."""
+    """See recovery.running_cluster.RunningAdmin, recovery.given_state.StateAdmin and headwater.drill.equipment.Coordinators. For one
+    thread."""
 
     _sleep: Callable[[float], None] = staticmethod(time.sleep)
 
@@ -265,11 +271,60 @@ class RunningKafkaAdmin(KafkaAdmin):
                     done[topic["topic_name"], each["partition_index"]] = _text(each["error_code"], each["error_message"])
         return done
 
-    def _coordinators(self, groups: Collection[str]) -> Mapping[BrokerAddress, list[str]]:
+    def pass_expiry_check(self, groups: Collection[str], topic: str) -> None:
+        for address, mine in self._coordinators(groups).items():
+            for group in mine:
+                partition = {"partition_index": 0, "committed_offset": 0, "committed_metadata": ""}
+                fields = {
+                    "group_id": group,
+                    "generation_id_or_member_epoch": -1,
+                    "member_id": "",
+                    "retention_time": 1,
+                    "topics": [{"name": topic, "partitions": [partition]}],
+                }
+                for _ in range(_PAUSES):
+                    answer = self._connection(address).ask(BrokerApi.OFFSET_COMMIT, fields, _RETENTION_VERSION)
+                    code = answer["topics"][0]["partitions"][0]["error_code"]
+                    if code not in _AWAY:
+                        break
+                    self._sleep(_PAUSE_S)
+                _check(code, f"group {group} cannot commit an offset that expires")
+        for _ in range(_PAUSES):
+            found = self.committed(groups)
+            if not found:
+                return
+            self._sleep(_PAUSE_S)
+        raise TransientError(f"no check of expiry has removed the commit of group {min(found).group} within {_PAUSES * _PAUSE_S:g} s")
+
+    def initialize(self, transactional_ids: Collection[str]) -> dict[str, str]:
+        done: dict[str, str] = {}
+        for address, mine in self._coordinators(transactional_ids, _OF_TRANSACTIONS).items():
+            connection, waiting = self._connection(address), dict.fromkeys(mine, _LOADING)
+            for attempt in range(_PAUSES):
+                for name in waiting:
+                    fields = {
+                        "transactional_id": name,
+                        "transaction_timeout": _PATIENCE_MS,
+                        "producer_id": -1,
+                        "producer_epoch": -1,
+                    }
+                    waiting[name] = connection.ask(BrokerApi.INIT_PRODUCER_ID, fields)["error_code"]
+                passing = (*_AWAY, _CONCURRENT) if attempt < _ENDING_PAUSES else _AWAY
+                done |= {name: _text(code, None) for name, code in waiting.items() if code not in passing}
+                waiting = {name: code for name, code in waiting.items() if name not in done}
+                if not waiting:
+                    break
+                self._sleep(_PAUSE_S)
+            for name, code in waiting.items():
+                _check(code, f"transactional id {name} has no coordinator")
+        return done
+
+    def _coordinators(self, keys: Collection[str], of: int = _OF_GROUPS) -> Mapping[BrokerAddress, list[str]]:
         found: dict[BrokerAddress, list[str]] = defaultdict(list)
-        for some in _slices(sorted(groups), GROUPS_MAX):
-            for each in self._loaded(self._first, BrokerApi.FIND_COORDINATOR, {"key_type": 0, "coordinator_keys": some}, "coordinators"):
-                _check(each["error_code"], f"group {each['key']} has no coordinator", each["error_message"])
+        what = "group" if of == _OF_GROUPS else "transactional id"
+        for some in _slices(sorted(keys), GROUPS_MAX):
+            for each in self._loaded(self._first, BrokerApi.FIND_COORDINATOR, {"key_type": of, "coordinator_keys": some}, "coordinators"):
+                _check(each["error_code"], f"{what} {each['key']} has no coordinator", each["error_message"])
                 found[BrokerAddress(each["host"], each["port"])].append(each["key"])
         return found
 
@@ -277,7 +332,7 @@ class RunningKafkaAdmin(KafkaAdmin):
         """The answers, once none of them says that a coordinator is not there yet: a cluster that never had a group makes one then."""
         for _ in range(_PAUSES):
             found: list[dict[str, Any]] = connection.ask(api, fields)[answers]
-            if not any(each["error_code"] in (_LOADING, _NO_COORDINATOR, _NOT_COORDINATOR) for each in found):
+            if not any(each["error_code"] in _AWAY for each in found):
                 break
             self._sleep(_PAUSE_S)
         return found

@@ -1,6 +1,7 @@
 """The restored logs, replayed as their leaders and coordinators would: nothing in them may be left to be ended, or be about to expire."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,8 +21,11 @@ from headwater_core.segments.coordinator_records import (
 )
 from headwater_core.segments.markers import ABORT, COMMIT, read_marker
 from headwater_core.segments.records import Record, decode_batch
+from headwater_core.segments.share_records import ShareKey
 from headwater_core.segments.transactions import Transactions
-from recovery import RecoveryPlan
+from recovery import PartitionPlan, RecoveryPlan, TopicPlan
+from recovery.given_state import CommittedPlace
+from recovery.share_groups import ShareStates
 
 OFFSETS, TRANSACTIONS, SHARE_GROUPS = "__consumer_offsets", "__transaction_state", "__share_group_state"
 COORDINATORS = frozenset({OFFSETS, TRANSACTIONS, SHARE_GROUPS})
@@ -33,28 +37,66 @@ class Finding(NamedTuple):
     text: str
 
 
-def check_coordinators(whole: RecoveryPlan, restored: RecoveryPlan, log_dir: Path, began_ms: int, tally: DrillTally) -> None:
-    """Replay every log that was restored to its end. What is wrong becomes a finding.
+@dataclass(slots=True)
+class RestoredState:
+    """What coordinators have to know of the restored logs.
+
+    commits            by the partition of __consumer_offsets that holds them
+    transactional_ids  that have a state in the archive, before the tombstones that recovery writes, or still
+    starts             start offsets of share groups
+    """
+
+    commits: dict[int, dict[CommittedPlace, int]] = field(default_factory=dict)
+    transactional_ids: set[str] = field(default_factory=set)
+    starts: dict[ShareKey, int] = field(default_factory=dict)
+
+
+def check_coordinators(whole: RecoveryPlan, restored: RecoveryPlan, log_dir: Path, began_ms: int, tally: DrillTally) -> RestoredState:
+    """Replay every log that was restored to its end, and return what their coordinators have to know. What is wrong becomes a finding.
 
     began_ms  when the restoring began: no live commit may be older
 
     Raises what the disk raises.
     """
-    ends = {(topic.topic, partition.partition): partition.next_offset for topic, partition in places_of(whole)}
-    for topic, partition in places_of(restored):
-        if not partition.files or partition.next_offset != ends.get((topic.topic, partition.partition)):
-            continue  # of the middle of a log
+    state = RestoredState()
+    for topic, partition in tails_of(whole, restored):
+        directory = log_dir / f"{topic.topic}-{partition.partition}"
         try:
-            for found in replay(topic.topic, log_dir / f"{topic.topic}-{partition.partition}", began_ms):
+            for found in replay(
+                topic.topic, directory, began_ms, partition=partition.partition, archived=partition.next_offset, into=state
+            ):
                 tally.find("differs", topic.topic, partition.partition, found.offset, found.text, "replay")
         except CorruptData as error:
             tally.find("differs", topic.topic, partition.partition, None, f"it cannot be replayed: {error}", "replay")
+    return state
 
 
-def replay(topic: str, directory: Path, began_ms: int) -> Iterator[Finding]:
-    """Yield what a broker that starts on this log would have to end, or would soon expire. Raises CorruptData, and what the disk raises."""
-    transactions, states, commits = Transactions(), dict[str, Record](), _Commits()
-    for header, raw in _batches(directory, decoded=topic in (OFFSETS, TRANSACTIONS)):
+def tails_of(whole: RecoveryPlan, restored: RecoveryPlan) -> Iterator[tuple[TopicPlan, PartitionPlan]]:
+    """Yield the partitions of which something was restored, up to the end."""
+    ends = {(topic.topic, partition.partition): partition.next_offset for topic, partition in places_of(whole)}
+    for topic, partition in places_of(restored):
+        if partition.files and partition.next_offset == ends.get((topic.topic, partition.partition)):
+            yield topic, partition
+
+
+def replay(
+    topic: str,
+    directory: Path,
+    began_ms: int,
+    *,
+    partition: int = 0,
+    archived: int = 2**63 - 1,
+    into: RestoredState | None = None,
+) -> Iterator[Finding]:
+    """Yield what a broker that starts on this log would have to end, or would soon expire. Raises CorruptData, and what the disk raises.
+
+    archived  from this offset on, recovery wrote the records
+    into      gets what the coordinator of `partition` has to know
+    """
+    into = RestoredState() if into is None else into
+    transactions, states, commits, shares = Transactions(), dict[str, Record](), _Commits(), ShareStates()
+    archived_states = dict[str, Record]()
+    for header, raw in _batches(directory, decoded=topic in COORDINATORS):
         producer_id = header.producer_id
         if header.is_control:
             if header.records and (kind := read_marker(raw, where=topic).type) in (ABORT, COMMIT):
@@ -69,6 +111,15 @@ def replay(topic: str, directory: Path, began_ms: int) -> Iterator[Finding]:
         elif topic == TRANSACTIONS:
             for record in decode_batch(raw, where=topic):
                 _take_state(states, record)
+                if record.offset < archived:
+                    _take_state(archived_states, record)
+        elif topic == SHARE_GROUPS:
+            for record in decode_batch(raw, where=topic):
+                shares.record(record, topic)
+    if found := commits.live():
+        into.commits[partition] = found
+    into.transactional_ids |= archived_states.keys() | states.keys()
+    into.starts |= {key: share.start_offset for key, share in shares.outcome().items() if share.start_offset >= 0}
     for producer_id, first_offset in transactions.open:
         yield Finding(first_offset, f"the transaction of producer id {producer_id} from offset {first_offset} on is open")
     yield from _unfinished(states)
@@ -150,6 +201,9 @@ class _Commits:
             before = self._live.get(key)
             if commits and (before is None or before.offset < commit.offset):
                 self._live[key] = commit
+
+    def live(self) -> dict[CommittedPlace, int]:
+        return {CommittedPlace(*key): commit.value.offset for key, commit in self._live.items()}
 
     def aged(self, began_ms: int) -> Iterator[Finding]:
         """Yield those of which a broker would count an age from before `began_ms`, and those that no marker has ended."""

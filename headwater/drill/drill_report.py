@@ -7,7 +7,7 @@ import msgspec
 
 from manifests.document import prepared, seal, unseal
 
-REPORT_FORMAT = (1, 3)
+REPORT_FORMAT = (1, 4)
 FINDINGS_MAX = 1000  # that a report lists; it counts all
 
 
@@ -203,7 +203,9 @@ class DrillReport(msgspec.Struct, frozen=True, kw_only=True):
     unmet        what was to be compared and was not, in words
     metadata     that a broker begins with: how many topics, and of a whole cluster users, ACLs, quotas, tokens, settings of all but topics
                  and feature levels, were compared
-    unchecked    what else a snapshot of the metadata holds, or may hold, and was not compared, in words
+    unchecked    what else a snapshot of the metadata holds, or may hold, and what else a broker could have answered, in words
+    answers      of a broker that was started: how many committed offsets, start offsets of share groups, transactional ids and ends of logs
+                 were checked
     error        why the drill was not carried out to its end
     scratch      where the restored log lies, where it was kept
     """
@@ -236,6 +238,7 @@ class DrillReport(msgspec.Struct, frozen=True, kw_only=True):
     unmet: tuple[str, ...] = ()
     metadata: dict[str, int] = {}
     unchecked: tuple[str, ...] = ()
+    answers: dict[str, int] = {}
     rto: MeasuredTime = MeasuredTime()
     rpo: MeasuredPoint = MeasuredPoint(source="archive alone")
     error: str = ""

@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from random import Random
 
 import recovery
+from headwater.drill.broker_check import check_broker
 from headwater.drill.coordinator_check import COORDINATORS, check_coordinators
 from headwater.drill.drill_report import (
     FINDINGS_MAX,
@@ -105,10 +106,16 @@ def carry_out(
     restored_s = clock.monotonic_s() - began_s
     milestones.reached("drill.restored")
     first_s = check_directory(equipment, restored_plan, scratch, tally, progressed)
-    check_coordinators(prepared.whole, restored_plan, scratch.log_dir, restoring_ms, tally)
+    state = check_coordinators(prepared.whole, restored_plan, scratch.log_dir, restoring_ms, tally)
     metadata = check_metadata(equipment.store, restored_plan, scratch.log_dir, tally)
     milestones.reached("drill.read")
-    check_by_broker(equipment, restored_plan, scratch, tally)
+    check_by_broker(
+        equipment,
+        restored_plan,
+        scratch,
+        tally,
+        lambda spare: check_broker(spare, prepared.whole, restored_plan, state, scratch.log_dir, prepared.request.seed, tally),
+    )
     rpo = check_live(equipment, prepared.whole, restored_plan, tally)
     milestones.reached("drill.compared")
     pace = restored_plan.size_bytes / restored_s if restored_s > 0 and restored_plan.size_bytes else None
@@ -255,7 +262,8 @@ def _report(
         unmet=tuple(tally.unmet),
         error="; ".join(tally.blocked)[:2000],
         metadata=dict(metadata.counts) if metadata else {},
-        unchecked=metadata.unchecked if metadata else (),
+        unchecked=(*(metadata.unchecked if metadata else ()), *tally.unchecked),
+        answers=tally.answers,
         rto=rto,
         rpo=rpo or archive_alone(whole),
     )

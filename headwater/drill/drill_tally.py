@@ -20,6 +20,8 @@ class DrillTally:
 
     unmet    what was to be compared and was not, in words
     blocked  what this machine, or a store or broker that did not answer, kept from being compared, in words
+    unchecked  what was not checked, though it was restored, in words
+    answers  how many answers of a broker that was started were checked, by what they are about
     producer_id_max  the greatest producer id in the archived batches that were read
     """
 
@@ -28,6 +30,8 @@ class DrillTally:
     blocked: list[str] = field(default_factory=list)
     windows: list[ComparedWindow] = field(default_factory=list)
     paths: dict[str, PathSum] = field(default_factory=dict)
+    unchecked: list[str] = field(default_factory=list)
+    answers: dict[str, int] = field(default_factory=dict)
     producer_id_max: int = -1
 
     def add(self, name: str, amount: Amount, elapsed_s: float = 0.0, why: str = "") -> None:

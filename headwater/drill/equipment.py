@@ -1,9 +1,9 @@
 """What a drill works with, and what it reads."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from headwater.drill.read_path import ReadPath
 from headwater.drill.scratch import Scratch
@@ -11,6 +11,7 @@ from headwater_core.clock import Clock
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import TopicPartition
 from recovery import RecoveryPlan
+from recovery.given_state import CommittedPlace
 
 
 class LiveLogs(ReadPath, Protocol):
@@ -32,8 +33,42 @@ class LiveLogs(ReadPath, Protocol):
         ...
 
 
+class StablePath(ReadPath, Protocol):
+    def stable_end(self, partition: TopicPartition, first: int) -> int:
+        """Read committed data from `first` on; return the last stable offset, at which it ends."""
+        ...
+
+
+class Coordinators(Protocol):
+    """Those of a broker, as they answer. Everything raises TransientError, Unauthorised, UsageError and UnsupportedFormat."""
+
+    def pass_expiry_check(self, groups: Collection[str], topic: str) -> None:
+        """Commit an offset of `topic` as each of these groups, which have none, that expires at once; return when all are removed. So each
+        of their coordinators has checked all its groups. Raises TransientError where that takes too long."""
+        ...
+
+    def committed(self, groups: Collection[str]) -> Mapping[CommittedPlace, int]:
+        """Raises what is wrong where not all of it can be read."""
+        ...
+
+    def shared(self, groups: Collection[str]) -> Mapping[CommittedPlace, int]:
+        """As `committed`, of the start offsets of share groups."""
+        ...
+
+    def initialize(self, transactional_ids: Collection[str]) -> Mapping[str, str]:
+        """Begin a new producer of each; return why that failed, "" where it did not. Raises TransientError where a coordinator is away."""
+        ...
+
+
+class SpareBroker(NamedTuple):
+    """A broker that was started on what was restored, and is of the drill alone: it may be written to."""
+
+    path: StablePath
+    coordinators: Coordinators
+
+
 OpenLive = Callable[[], AbstractContextManager[LiveLogs]]
-OpenSpare = Callable[[Scratch, RecoveryPlan], AbstractContextManager[ReadPath]]
+OpenSpare = Callable[[Scratch, RecoveryPlan], AbstractContextManager[SpareBroker]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

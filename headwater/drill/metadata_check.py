@@ -26,6 +26,8 @@ from recovery import RecoveryPlan
 from recovery.target_files import read_if_there
 
 FILE = "bootstrap.checkpoint"
+EXPIRY = ("offsets.retention.minutes", "transactional.id.expiration.ms", "producer.id.expiration.ms")
+"""Settings of brokers by which what coordinators and leaders know is forgotten."""
 NAMES = {SCRAM: "users", ACL: "ACLs", QUOTA: "quotas", TOKEN: "tokens"}
 _RESOURCES = {RESOURCE_BROKER: "broker", 16: "client metrics", 32: "group"}
 _OF_NODES = (REGISTER_BROKER, REGISTER_CONTROLLER, ZK_MIGRATION)  # of the lost machines: the recovered cluster registers its own
@@ -65,6 +67,17 @@ def check_metadata(store: ObjectStore, plan: RecoveryPlan, log_dir: Path, tally:
     counts |= {name: len(restored.others.get(kind, {})) for kind, name in NAMES.items()}
     counts |= {"settings": sum(map(len, restored.configs.values())), "feature levels": len(restored.features)}
     return CheckedMetadata(counts, tuple(_unchecked(plan, archived)))
+
+
+def expiry_settings(log_dir: Path, node_id: int) -> dict[str, str]:
+    """Return those of EXPIRY that the restored metadata has for the broker or for all brokers. A value that is no number, or metadata that
+    cannot be read, is left to check_metadata and to the broker."""
+    try:
+        restored = read_snapshot(read_if_there(log_dir / FILE) or b"", FILE)
+    except (CorruptData, UnsupportedFormat):
+        return {}
+    found = {**restored.configs.get((RESOURCE_BROKER, ""), {}), **restored.configs.get((RESOURCE_BROKER, str(node_id)), {})}
+    return {name: found[name] for name in EXPIRY if found.get(name, "").isdecimal() and found[name].isascii()}
 
 
 def _archived(store: ObjectStore, plan: RecoveryPlan) -> ClusterMetadata | None:

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from headwater.drill.comparison import Difference, ReadFailed, archived_batches, check_index, compare_run, is_listed
 from headwater.drill.drill_report import NOTHING, Amount, ComparedWindow
 from headwater.drill.drill_tally import REPLACED, DrillTally, amount_of, place_of, places_of
-from headwater.drill.equipment import DrillEquipment
+from headwater.drill.equipment import DrillEquipment, SpareBroker
 from headwater.drill.read_path import ReadPath, open_directory
 from headwater.drill.scratch import Scratch
 from headwater_core import milestones
@@ -145,19 +145,26 @@ def _window(topic: TopicPlan, partition: PartitionPlan, name: str, compared: Amo
     )
 
 
-def check_by_broker(equipment: DrillEquipment, plan: RecoveryPlan, scratch: Scratch, tally: DrillTally) -> None:
+def check_by_broker(
+    equipment: DrillEquipment, plan: RecoveryPlan, scratch: Scratch, tally: DrillTally, ask: Callable[[SpareBroker], object]
+) -> None:
     """The same again by a real broker, which starts on the directory; so this comes after everything that reads the directory itself.
-    Raises what the store raises, and DiskFull."""
+    Raises what the store raises, and DiskFull.
+
+    ask  what else it is to be asked, at last
+    """
     name, clock = "kafka", equipment.clock
     if equipment.spare is None:
         tally.add(name, NOTHING, why=equipment.no_spare)
+        tally.unchecked.append(f"committed offsets, transactional ids and reads of committed data at a broker: {equipment.no_spare}")
         if equipment.needs_spare:
             tally.blocked.append(f"{name}: nothing was compared: {equipment.no_spare}")
         return
     began_s = clock.monotonic_s()
     with ExitStack() as stack:
         try:
-            path = stack.enter_context(equipment.spare(scratch, plan))
+            spare = stack.enter_context(equipment.spare(scratch, plan))
+            path = spare.path
         except DiskFull:
             raise
         except VerificationFailed as error:
@@ -178,4 +185,5 @@ def check_by_broker(equipment: DrillEquipment, plan: RecoveryPlan, scratch: Scra
                 compared += _compare_entry(equipment.store, identity, partition, entry, path, tally, lambda _: None)
             tally.add(path.name, compared)
             tally.windows[at] = replace(window, by=window.by | {path.name: compared})
+        ask(spare)
         tally.add(path.name, NOTHING, clock.monotonic_s() - began_s)

@@ -25,6 +25,7 @@ class OneTopic:
     def __init__(self) -> None:
         self.log, self.high_watermark, self.per_fetch = list(LOG), 20, 1 << 20
         self.codes: list[int] = []
+        self.isolation_level, self.stable_end = 0, 0
         self.refused = 0
         self.broker = SocketBroker(
             {BrokerApi.METADATA: self.metadata, BrokerApi.LIST_OFFSETS: self.list_offsets, BrokerApi.FETCH: self.fetch}
@@ -56,7 +57,7 @@ class OneTopic:
         return {"topics": [{"name": "orders", "partitions": answers}]}
 
     def fetch(self, asked: Mapping[str, Any]) -> Mapping[str, Any]:
-        assert asked["isolation_level"] == 0
+        self.isolation_level = asked["isolation_level"]
         code = self.codes.pop(0) if self.codes else 0
         offset = asked["topics"][0]["partitions"][0]["fetch_offset"]
         bases = [10, 15, 17, 18, 20, 21]
@@ -67,7 +68,12 @@ class OneTopic:
             "high_watermark": self.high_watermark,
             "aborted_transactions": None,
         }
-        answer |= {"last_stable_offset": 0, "log_start_offset": 10, "preferred_read_replica": -1, "records": b"" if code else raw}
+        answer |= {
+            "last_stable_offset": self.stable_end,
+            "log_start_offset": 10,
+            "preferred_read_replica": -1,
+            "records": b"" if code else raw,
+        }
         return {"error_code": 0, "session_id": 0, "responses": [{"topic": "orders", "partitions": [answer]}]}
 
 
@@ -90,10 +96,23 @@ def test_batches_as_they_are_and_nothing_that_is_not_committed(per_fetch: int) -
         assert found.ends([PLACE, TopicPartition("other", 0)]) == {PLACE: 20}
         assert list(found.batches(PLACE, 0, 100)) == LOG[:4]
         assert list(found.batches(PLACE, 16, 18)) == LOG[1:3]
+        assert stand.isolation_level == 0
         assert found.first_timestamp_ms(PLACE, 17) is not None
         assert found.first_timestamp_ms(PLACE, 20) is None
     only = {BrokerApi.API_VERSIONS, BrokerApi.METADATA, BrokerApi.LIST_OFFSETS, BrokerApi.FETCH}
     assert {api for api, _ in stand.broker.asked} == only
+
+
+@pytest.mark.parametrize("per_fetch", [1 << 20, len(LOG[0]) + 10])
+def test_readers_of_committed_data_end_where_the_leader_says(per_fetch: int) -> None:
+    stand = OneTopic()
+    stand.per_fetch, stand.stable_end = per_fetch, 18
+    with reading(stand) as found:
+        assert found.stable_end(PLACE, 10) == 18
+        assert stand.isolation_level == 1
+        stand.codes = [29]
+        with pytest.raises(Unauthorised):
+            found.stable_end(PLACE, 10)
 
 
 def test_a_leader_that_moves_is_found_again() -> None:

@@ -209,6 +209,58 @@ def test_what_groups_have_committed_comes_from_their_coordinators_once_there_are
     assert len(pauses) == 2
 
 
+def test_a_check_of_expiry_has_passed_when_what_expires_at_once_is_gone(pauses: list[float]) -> None:
+    held = iter([7, 7, -1])
+
+    def commit(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        [topic] = fields["topics"]
+        code = 14 if not pauses else 0
+        return {"throttle_time": 0, "topics": [{"name": topic["name"], "partitions": [{"partition_index": 0, "error_code": code}]}]}
+
+    def found(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        answer = fetched(fields)
+        answer["groups"][0]["topics"][0]["partitions"][0]["committed_offset"] = next(held)
+        return answer
+
+    with cluster_of({BrokerApi.OFFSET_COMMIT: commit, BrokerApi.OFFSET_FETCH: found}) as (cluster, broker):
+        cluster.pass_expiry_check(["cooks"], "orders")
+        [*_, asked] = [fields for api, fields in broker.asked if api is BrokerApi.OFFSET_COMMIT]
+        assert (asked["group_id"], asked["retention_time"]) == ("cooks", 1)
+        assert len(pauses) == 3
+        held = iter([7] * 1000)
+        with pytest.raises(TransientError, match="no check of expiry"):
+            cluster.pass_expiry_check(["cooks"], "orders")
+
+
+def initialized(*codes: int) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
+    """The last code is answered for good."""
+    waiting = list(codes)
+
+    def answer(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        assert fields["producer_id"] == -1
+        code = waiting.pop(0) if waiting[1:] else waiting[0]
+        return {"throttle_time": 0, "error_code": code, "producer_id": 7, "producer_epoch": 0}
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("codes", "why"), [((0,), ""), ((51, 14, 0), ""), ((51,), "CONCURRENT_TRANSACTIONS: its coordinator waits"), ((47,), "code 47")]
+)
+def test_a_transactional_id_begins_again_or_says_why_not(codes: tuple[int, ...], why: str, pauses: list[float]) -> None:
+    with cluster_of({BrokerApi.INIT_PRODUCER_ID: initialized(*codes)}) as (cluster, broker):
+        done = cluster.initialize(["payer"])
+        assert {fields["key_type"] for api, fields in broker.asked if api is BrokerApi.FIND_COORDINATOR} == {1}
+    assert list(done) == ["payer"]
+    assert done["payer"].startswith(why)
+    assert bool(done["payer"]) == bool(why)
+
+
+def test_a_coordinator_of_transactions_that_is_away_is_no_answer() -> None:
+    with cluster_of({BrokerApi.INIT_PRODUCER_ID: initialized(16)}) as (cluster, _), pytest.raises(TransientError, match="payer"):
+        cluster.initialize(["payer"])
+
+
 def test_offsets_are_committed_without_a_member_and_without_an_epoch() -> None:
     def commit(fields: Mapping[str, Any]) -> Mapping[str, Any]:
         partitions = [{"partition_index": each["partition_index"], "error_code": 25} for each in fields["topics"][0]["partitions"][1:]]

@@ -1,5 +1,6 @@
 """Starting a broker for a drill: what the machine lacks, and what was restored wrongly. A real one: tests/peers/test_drill.py."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,10 @@ import pytest
 import recovery
 from headwater.spare_broker import check_kafka_home, running_broker
 from headwater_core.errors import HeadwaterError, TransientError, Unauthorised, UsageError, VerificationFailed
+from headwater_core.segments.metadata.metadata_records import RESOURCE_BROKER
+from headwater_core.segments.metadata.metadata_snapshot import write_snapshot
 from manifests.repository import ManifestRepository
+from tests.recovery.test_cluster_state import Kitchen
 from tests.recovery.written_archive import Archive, plain
 
 
@@ -76,3 +80,31 @@ def test_a_settings_file_that_is_there_already_is_closed_to_others(tmp_path: Pat
 def test_a_directory_without_jars_is_no_kafka(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no unpacked Kafka"):
         check_kafka_home(tmp_path)
+
+
+def test_a_broker_forgets_soon_and_by_the_settings_that_are_restored(tmp_path: Path) -> None:
+    for name in ("log", "work"):
+        (tmp_path / name).mkdir()
+    state = replace(
+        Kitchen().state,
+        configs={
+            (RESOURCE_BROKER, ""): {"offsets.retention.minutes": "11", "producer.id.expiration.ms": "no number\nlisteners=x"},
+            (RESOURCE_BROKER, "1"): {"transactional.id.expiration.ms": "22"},
+            (RESOURCE_BROKER, "2"): {"offsets.retention.minutes": "33"},
+        },
+    )
+    (tmp_path / "log" / "bootstrap.checkpoint").write_bytes(write_snapshot(state, secrets=True, timestamp_ms=0))
+    with pytest.raises(VerificationFailed):
+        start(tmp_path, AFTER + "exit 1")
+    lines = (tmp_path / "work" / "server.properties").read_text().splitlines()
+    settings = dict(line.split("=", 1) for line in lines)
+    assert settings["offsets.retention.minutes"] == "11"
+    assert settings["transactional.id.expiration.ms"] == "22"
+    assert "producer.id.expiration.ms" not in settings
+    checks = (
+        "offsets.retention.check.interval.ms",
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms",
+        "transaction.remove.expired.transaction.cleanup.interval.ms",
+        "producer.id.expiration.check.interval.ms",
+    )
+    assert {settings[name] for name in checks} == {"1000"}

@@ -9,14 +9,22 @@ import time
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer
 
 from headwater.drill.drill_report import DrillOutcome, DrillReport, decode_report
 from headwater.drill.report_store import ReportStore
+from headwater.spare_broker import find_java, running_broker
 from headwater_core.errors import Partial, VerificationFailed
+from headwater_core.segments.coordinator_records import CommitValue
+from headwater_core.segments.records import decode_batch
 from tests.fixtures import KAFKA
 from tests.headwater.conftest import Stage, stage
+from tests.headwater.drill.test_coordinator_check import PREPARE_ABORT, older_coordinator
+from tests.headwater.drill.test_drill_run import drill
 from tests.peers.java_client import kafka_jars, wait_for_markers
-from tests.peers.kafka import KafkaBroker, produce
+from tests.peers.kafka import KafkaBroker, commit, produce
+from tests.peers.test_coordinator_facts import LogFile
+from tests.recovery.written_archive import state
 
 __all__ = ["stage"]
 
@@ -59,6 +67,9 @@ def fill(broker: KafkaBroker) -> None:
         transactions.begin_transaction()
         produce(transactions, "plain", [b"in a transaction"] * 5)
         (transactions.commit_transaction if commits else transactions.abort_transaction)(30)
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "readers", "enable.auto.commit": False})
+    commit(consumer, "plain", {0: 7, 1: 9})
+    consumer.close()
     wait_for_markers(broker.bootstrap)
 
 
@@ -70,7 +81,7 @@ def test_every_read_path_gives_what_was_archived(stage: Stage, kafka_home: Path)
         assert stage.run("flush", *live, log=log_dir).code == 0
         produce(broker.producer(), "plain", [b"not archived"] * 3)
         before = {path: path.stat().st_mtime_ns for path in stage.bucket.rglob("*")}
-        ends = broker.topics(), broker.admin.list_topics(timeout=20).topics.keys()
+        topics = broker.topics(), broker.admin.list_topics(timeout=20).topics.keys()
         ran = stage.run("drill", *live, "--kafka-home", str(kafka_home), "-o", "json", log=log_dir)
         assert ran.code == 0, ran.err
         report = decode_report(ran.out.encode(), "stdout")
@@ -80,13 +91,15 @@ def test_every_read_path_gives_what_was_archived(stage: Stage, kafka_home: Path)
         assert by["headwater"].amount == by["kafka"].amount
         assert by["kafka"].name.startswith("kafka 4")
         assert by["live"].amount.records > 150
+        ends = len({(window.topic, window.partition) for window in report.windows})
+        assert report.answers == {"committed offsets": 2, "transactional ids": 1, "ends of logs": ends}
         assert report.rpo.source == "live cluster"
         assert report.rpo.unmeasured == ()
         assert report.rpo.partitions == report.partitions
         lags = {(lag.topic, lag.partition): lag for lag in report.rpo.worst}
         assert lags["plain", 0].records == 3
         assert lags["plain", 0].behind_s is not None
-        assert (broker.topics(), broker.admin.list_topics(timeout=20).topics.keys()) == ends  # nothing was made, nothing is gone
+        assert (broker.topics(), broker.admin.list_topics(timeout=20).topics.keys()) == topics  # nothing was made, nothing is gone
         assert {path: path.stat().st_mtime_ns for path in stage.bucket.rglob("*")} == before
 
         other = max(stage.bucket.glob("data/*/plain/*/1/*.log"), key=lambda path: path.stat().st_size)
@@ -132,3 +145,33 @@ def test_a_broker_ends_with_the_drill_that_is_killed(stage: Stage, kafka_home: P
     again = stage.run("drill", "--kafka-home", str(kafka_home), log=log)
     assert again.code == 0, again.err
     assert not list((stage.data_dir / "drills").glob("scratch-*"))
+
+
+def test_what_would_go_wrong_on_day_one_goes_wrong_in_a_drill(kafka_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commits come back with the times that they had, and logs have what recovery would have ended."""
+    java = find_java()
+    assert java
+
+    def meddle(log_dir: Path) -> None:
+        LogFile(log_dir, "orders-0").data(9, 0)
+        ended_by_nobody = state(0, "stuck", 7, PREPARE_ABORT, ("orders", 0))  # the log has a later epoch of this producer
+        [record] = decode_batch(ended_by_nobody)
+        LogFile(log_dir, "__transaction_state-0").record(record.key or b"", record.value)
+
+    monkeypatch.setattr(CommitValue, "rewritten", lambda value, *_, **__: value.raw)
+    report = drill(
+        older_coordinator().store,
+        tmp_path,
+        meddle=meddle,
+        spare=lambda scratch, plan: running_broker(java, kafka_home, scratch.log_dir, scratch.work_dir, plan),
+    )
+    assert report.outcome is DrillOutcome.FAILED
+    found = {(each.topic, each.partition, each.text) for each in report.findings if each.where.startswith("kafka")}
+    assert {text for topic, _, text in found if topic == "__consumer_offsets"} == {
+        "group 'readers' has no commit for menu:0, 7 was restored",
+        "group 'writers' has no commit for menu:0, 700 was restored",
+    }
+    assert ("orders", 0, "a reader of committed data ends at offset 4, the log at 5") in found
+    assert any(
+        topic == "__transaction_state" and text.startswith("transactional id 'stuck' cannot begin again") for topic, _, text in found
+    )

@@ -13,8 +13,7 @@ from msgspec.structs import replace
 import recovery
 from headwater.drill.drill_report import DrillFinding, DrillOutcome, DrillReport, DrillRequest, decode_report, encode_report
 from headwater.drill.drill_run import carry_out, prepare
-from headwater.drill.equipment import DrillEquipment
-from headwater.drill.read_path import ReadPath, open_directory
+from headwater.drill.equipment import DrillEquipment, OpenSpare, SpareBroker
 from headwater.drill.scratch import Scratch, open_scratch
 from headwater.drill_text import report_text
 from headwater_core import milestones
@@ -25,11 +24,12 @@ from headwater_core.partition import PartitionId
 from manifests import page_limits
 from manifests.repository import ManifestRepository
 from tests.fixtures import unpack
+from tests.headwater.drill.spare import served
 from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.manifests import trees
 from tests.recovery.archived import archive_in_memory
 from tests.recovery.interrupted import Failing, damaged
-from tests.recovery.written_archive import Archive, data, marker, plain
+from tests.recovery.written_archive import Archive, commit, data, marker, plain, shares, snapshot, state
 
 ID = "20260131T120000.123Z-9f86d081"
 
@@ -39,10 +39,12 @@ def kitchen() -> MemoryStore:
     return archive_in_memory(unpack("kitchen"))[0]
 
 
-def drill(store: ObjectStore, base: Path, *, meddle: Callable[[Path], object] = lambda _: None, **request: Any) -> DrillReport:
+def drill(
+    store: ObjectStore, base: Path, *, meddle: Callable[[Path], object] = lambda _: None, spare: OpenSpare | None = None, **request: Any
+) -> DrillReport:
     """meddle: with what was restored, before it is read back"""
 
-    equipment = DrillEquipment(store=store, clock=SystemClock(), version="1")
+    equipment = DrillEquipment(store=store, clock=SystemClock(), version="1", spare=spare)
     prepared = prepare(equipment, DrillRequest(**{"topics": None, **request}), ID)
     with open_scratch(base, ID) as scratch, at_milestone("drill.restored", lambda: meddle(scratch.log_dir)):
         report = carry_out(equipment, prepared, scratch)
@@ -318,7 +320,7 @@ def test_a_requested_broker_that_there_is_none_of_is_no_pass(kitchen: MemoryStor
 
 @pytest.mark.parametrize("error", [TransientError("no leader"), Unauthorised("java: Permission denied")])
 def test_a_broker_that_this_machine_cannot_start_is_no_damage(error: HeadwaterError, kitchen: MemoryStore, tmp_path: Path) -> None:
-    def spare(*_: object) -> AbstractContextManager[ReadPath]:
+    def spare(*_: object) -> AbstractContextManager[SpareBroker]:
         raise error
 
     report = by_broker(kitchen, tmp_path, spare=spare)
@@ -327,25 +329,31 @@ def test_a_broker_that_this_machine_cannot_start_is_no_damage(error: HeadwaterEr
     assert report.compared.runs == report.selected.runs  # what was compared without it stands in the report
 
 
-@pytest.mark.parametrize("call", ["bounds", "batches"])
-def test_a_broker_that_does_not_answer_any_more_is_no_damage(call: str, kitchen: MemoryStore, tmp_path: Path) -> None:
+@pytest.mark.parametrize("call", ["bounds", "batches", "stable_end", "pass_expiry_check", "committed", "shared", "initialize"])
+def test_a_broker_that_does_not_answer_any_more_is_no_damage(call: str, tmp_path: Path) -> None:
+    archive = Archive()
+    archive.topic("orders", [plain(0, 9)])
+    archive.topic("__consumer_offsets", [commit(0, ("readers", "orders", 0, 7))])
+    archive.topic("__transaction_state", [state(0, "payer", 7, 4)])
+    archive.topic("__share_group_state", [shares(0, ("sharers", snapshot(3)))])
+
     def silent(*_: object) -> Any:
         raise TransientError("disconnected")
 
     @contextmanager
-    def served(scratch: Scratch, plan: recovery.RecoveryPlan) -> Iterator[ReadPath]:
-        with open_directory(scratch.log_dir, scratch.work_dir) as path:
-            setattr(path, call, silent)
-            yield path
+    def silenced(scratch: Scratch, plan: recovery.RecoveryPlan) -> Iterator[SpareBroker]:
+        with served(scratch, plan) as spare:
+            setattr(spare.path if hasattr(spare.path, call) else spare.coordinators, call, silent)
+            yield spare
 
-    report = by_broker(kitchen, tmp_path, spare=served)
+    report = by_broker(archive.store, tmp_path, spare=silenced)
     assert (report.outcome, report.findings) == (DrillOutcome.UNFINISHED, ())
     assert "disconnected" in report.error
 
 
 def test_a_broker_that_refuses_what_was_restored_is_a_finding_and_a_full_disk_or_store_none(kitchen: MemoryStore, tmp_path: Path) -> None:
-    def broken(error: HeadwaterError) -> Callable[..., AbstractContextManager[ReadPath]]:
-        def spare(*_: object) -> AbstractContextManager[ReadPath]:
+    def broken(error: HeadwaterError) -> Callable[..., AbstractContextManager[SpareBroker]]:
+        def spare(*_: object) -> AbstractContextManager[SpareBroker]:
             raise error
 
         return spare
@@ -358,22 +366,22 @@ def test_a_broker_that_refuses_what_was_restored_is_a_finding_and_a_full_disk_or
     store = Failing(kitchen, TransientError("throttled"), 10**9)
 
     @contextmanager
-    def served(scratch: Scratch, plan: recovery.RecoveryPlan) -> Iterator[ReadPath]:
-        with open_directory(scratch.log_dir, scratch.work_dir) as path:
+    def throttled(scratch: Scratch, plan: recovery.RecoveryPlan) -> Iterator[SpareBroker]:
+        with served(scratch, plan) as spare:
             store.left = 0
-            yield path
+            yield spare
 
     with pytest.raises(TransientError, match="throttled"):
-        by_broker(store, tmp_path, spare=served)
+        by_broker(store, tmp_path, spare=throttled)
 
 
 def test_a_report_has_these_keys(kitchen: MemoryStore, tmp_path: Path) -> None:
     """Programs read them: keys are added, never changed; the format's minor version counts."""
     body = json.loads(encode_report(drill(kitchen, tmp_path)))
-    assert body["format"] == [1, 3]
+    assert body["format"] == [1, 4]
     words = (
-        "cluster_id compared compared_partitions digest ended_ms error finding_count findings format headwater host id left_out metadata "
-        "notes outcome partitions paths recovery_id request rpo rto scratch selected share skipped started_ms store topics torn "
+        "answers cluster_id compared compared_partitions digest ended_ms error finding_count findings format headwater host id left_out "
+        "metadata notes outcome partitions paths recovery_id request rpo rto scratch selected share skipped started_ms store topics torn "
         "unchecked unmet windows"
     )
     assert " ".join(sorted(body)) == " ".join(sorted(words.split()))

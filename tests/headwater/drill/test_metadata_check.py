@@ -56,7 +56,7 @@ def test_a_sample_of_a_cluster_has_all_topics(kitchen: Kitchen, tmp_path: Path) 
 def test_a_drill_of_topics_says_that_the_cluster_was_not_compared(kitchen: Kitchen, tmp_path: Path) -> None:
     report = drill(kitchen.store, tmp_path)
     assert report.metadata.keys() == {"topics"}
-    [unchecked] = report.unchecked
+    unchecked, _ = report.unchecked
     assert "settings of brokers, groups and client metrics" in unchecked
 
 
