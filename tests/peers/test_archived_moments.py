@@ -10,6 +10,9 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 import recovery
+from headwater.broker.broker_connection import BrokerAddress
+from headwater.broker.client_properties import load_client_properties
+from headwater.broker.running_admin import RunningKafkaAdmin
 from headwater_core.clock import SystemClock
 from headwater_core.segments import flexible
 from headwater_core.segments.coordinator_records import decode_transaction_key, decode_transaction_value
@@ -17,7 +20,7 @@ from headwater_core.segments.records import decode_batch
 from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.peers.java_client import java_client, java_consume, java_coordinated, wait_for_markers
 from tests.peers.kafka import KafkaBroker
-from tests.peers.test_coordinator_facts import LogFile
+from tests.peers.test_coordinator_facts import LogFile, OffsetsLog, now_ms
 from tests.recovery.archived import archive
 from tests.recovery.written_archive import batches_in, text
 
@@ -34,7 +37,13 @@ STATES = {  # how the last transaction of an id ends in its first life, after on
 }
 CLIENTS = ("java", "rdkafka")
 PARTITIONS = 16  # of __transaction_state: each id has one of its own, which can be cut where that id is prepared
-SETTINGS = {"transaction.state.log.num.partitions": PARTITIONS, "offsets.topic.num.partitions": 1}
+SETTINGS = {
+    "transaction.state.log.num.partitions": PARTITIONS,
+    "offsets.topic.num.partitions": 1,
+    "offsets.retention.check.interval.ms": 1000,
+}
+OLD_GROUPS = ("old-simple", "old-empty", "old-consumer")
+OLD_MS = 40 * 86_400_000  # offsets.retention.minutes is a week
 COORDINATORS = ("__transaction_state", "__consumer_offsets")
 
 
@@ -125,6 +134,15 @@ def cut_where_prepared(log_dir: Path, transactional_id: str, status: str) -> Non
     path.write_bytes(path.read_bytes()[:end])
 
 
+def with_old_groups(log_dir: Path) -> None:
+    """Without members, and with commits that were made long ago."""
+    offsets, old_ms = OffsetsLog(log_dir, "__consumer_offsets-0"), now_ms() - OLD_MS
+    offsets.empty_since("old-empty", old_ms)
+    offsets.consumer_group("old-consumer")
+    for group in OLD_GROUPS:
+        offsets.committed(group, old_ms)
+
+
 def with_every_state(log_dir: Path) -> None:
     """The ids are in the states that they have their names of, as far as a log's end can make them."""
     for name, _, state in IDS:
@@ -165,9 +183,11 @@ def lives(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def test_whatever_was_archived_first_a_recovered_cluster_goes_on(
     coordinators: str, data: str, lives: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    """coordinators, data: at the end of which life their logs were archived"""
+    """coordinators, data: at the end of which life their logs were archived. Groups keep their commits, how old these are does not matter:
+    a broker has looked for expired ones."""
     log_dir, store = tmp_path / "kafka", MemoryStore(SystemClock())
     shutil.copytree(lives[coordinators], log_dir)
+    with_old_groups(log_dir)
     with_every_state(log_dir)
     for moment in sorted({coordinators, data}):
         topics = [*(COORDINATORS if moment == coordinators else ()), *(("orders",) if moment == data else ())]
@@ -177,6 +197,9 @@ def test_whatever_was_archived_first_a_recovered_cluster_goes_on(
     recovery.apply(plan, tmp_path / "recovered", store)
     with KafkaBroker(tmp_path / "recovered", tmp_path / "broker", properties=SETTINGS) as broker:
         assert not java_coordinated(broker.bootstrap).transactions
+        with RunningKafkaAdmin([BrokerAddress.parse(broker.bootstrap)], load_client_properties(None)) as admin:
+            admin.pass_expiry_check(["control"], "orders")
+        assert {group: broker.committed(group) for group in OLD_GROUPS} == {key: {("orders", 0): 1} for key in OLD_GROUPS}
         shown = read_at(broker)
         assert shown == committed_after(2 if data == "last" else 1)
         for name, *_ in IDS:

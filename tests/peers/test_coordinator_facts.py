@@ -70,6 +70,26 @@ class LogFile:
         )
 
 
+class OffsetsLog(LogFile):
+    """One of __consumer_offsets."""
+
+    def committed(self, group: str, committed_ms: int, expires_ms: int | None = None) -> None:
+        key = b"".join((flexible.i16(1), text(group), text("orders"), flexible.i32(0)))
+        version = flexible.i16(3 if expires_ms is None else 1)
+        epoch = flexible.i32(-1) if expires_ms is None else b""
+        expires = b"" if expires_ms is None else flexible.i64(expires_ms)
+        self.record(key, version + flexible.i64(1) + epoch + text("") + flexible.i64(committed_ms) + expires)
+
+    def empty_since(self, group: str, since_ms: int) -> None:
+        none = flexible.i16(-1)
+        head = b"".join((flexible.i16(3), text("consumer"), flexible.i32(3), none, none, flexible.i64(since_ms)))
+        self.record(flexible.i16(2) + text(group), head + flexible.i32(0))
+
+    def consumer_group(self, group: str) -> None:
+        for kind, value in ((3, flexible.i32(1)), (6, flexible.i32(1))):  # its epoch, and that of its assignment
+            self.record(flexible.i16(kind) + text(group), flexible.i16(0) + value + flexible.tags({}))
+
+
 def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
@@ -183,36 +203,19 @@ def test_committed_offsets_expire_as_the_model_says(tmp_path: Path) -> None:
         commit(consumer, "orders", {0: 0})
         consumer.close()
     new, old = now_ms(), now_ms() - OFFSETS_RETENTION_MS - 60_000
-    offsets = LogFile(log_dir, "__consumer_offsets-0")
-
-    def committed(group: str, committed_ms: int, expires_ms: int | None = None) -> None:
-        key = b"".join((flexible.i16(1), text(group), text("orders"), flexible.i32(0)))
-        version = flexible.i16(3 if expires_ms is None else 1)
-        epoch = flexible.i32(-1) if expires_ms is None else b""
-        expires = b"" if expires_ms is None else flexible.i64(expires_ms)
-        offsets.record(key, version + flexible.i64(1) + epoch + text("") + flexible.i64(committed_ms) + expires)
-
-    def empty_since(group: str, since_ms: int) -> None:
-        none = flexible.i16(-1)
-        head = b"".join((flexible.i16(3), text("consumer"), flexible.i32(3), none, none, flexible.i64(since_ms)))
-        offsets.record(flexible.i16(2) + text(group), head + flexible.i32(0))
-
-    def consumer_group(group: str) -> None:
-        for kind, value in ((3, flexible.i32(1)), (6, flexible.i32(1))):  # its epoch, and that of its assignment
-            offsets.record(flexible.i16(kind) + text(group), flexible.i16(0) + value + flexible.tags({}))
-
-    committed("simple-old", old)
-    committed("simple-new", new)
+    offsets = OffsetsLog(log_dir, "__consumer_offsets-0")
+    offsets.committed("simple-old", old)
+    offsets.committed("simple-new", new)
     for group, since_ms, committed_ms in (("empty-old", old, new), ("empty-new", new, old), ("empty-unknown", -1, old)):
-        empty_since(group, since_ms)
-        committed(group, committed_ms)
+        offsets.empty_since(group, since_ms)
+        offsets.committed(group, committed_ms)
     for group, committed_ms in (("consumer-old", old), ("consumer-new", new)):
-        consumer_group(group)
-        committed(group, committed_ms)
-    committed("expires-past", new, new - 1000)
-    committed("expires-never", old, -1)
-    committed("expires-later", old, new + 3_600_000)
-    committed("expires-soon", new, new + SOON_MS)  # once it is gone, the others have been checked several times
+        offsets.consumer_group(group)
+        offsets.committed(group, committed_ms)
+    offsets.committed("expires-past", new, new - 1000)
+    offsets.committed("expires-never", old, -1)
+    offsets.committed("expires-later", old, new + 3_600_000)
+    offsets.committed("expires-soon", new, new + SOON_MS)  # once it is gone, the others have been checked several times
     model = GroupCoordinator()
     model.load(batches_in(log_dir / "__consumer_offsets-0"))
     loaded = {key.group for key in model.commits}
