@@ -18,6 +18,7 @@ from headwater_core.segments.metadata.metadata_records import RESOURCE_BROKER
 from headwater_core.segments.metadata.record_schemas import ACL, QUOTA
 from recovery.cluster_state import copied_state
 from recovery.held_settings import ClusterAdmin, unlike_topics
+from recovery.recovered_groups import CommittedPlace
 from recovery.recovery_plan import GroupCommit, Place, RecoveryPlan
 from recovery.target import Mark, locked_mark, write_mark
 
@@ -46,12 +47,6 @@ Resource = tuple[int, str]
 """Type, by Kafka's numbers, and name; broker "" is the default of all"""
 
 
-class CommittedPlace(NamedTuple):
-    group: str
-    topic: str
-    partition: int
-
-
 class StateAdmin(ClusterAdmin, Protocol):
     """The running cluster, as its brokers answer. What is changed returns why that failed, in order, "" where it was done."""
 
@@ -69,16 +64,8 @@ class StateAdmin(ClusterAdmin, Protocol):
 
     def set_dynamic(self, resource: Resource, values: Mapping[str, str]) -> str: ...
 
-    def committed(self, groups: Collection[str]) -> Mapping[CommittedPlace, int]:
-        """Raises what is wrong where not all of it can be read."""
-        ...
-
     def commit(self, group: str, commits: Sequence[GroupCommit]) -> Mapping[Place, str]:
         """Without a leader epoch. A group that has members refuses it. Why it failed, of each, "" where it was done."""
-        ...
-
-    def shared(self, groups: Collection[str]) -> Mapping[CommittedPlace, int]:
-        """As `committed`, of the start offsets of share groups."""
         ...
 
     def share(self, group: str, commits: Sequence[GroupCommit]) -> Mapping[Place, str]:

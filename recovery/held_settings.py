@@ -15,12 +15,14 @@ from msgspec.structs import replace
 
 from headwater_core import milestones
 from headwater_core.clock import Clock
+from headwater_core.counts import count_text
 from headwater_core.errors import ForeignOwner, HeadwaterError, NotFound, TransientError, UsageError, VerificationFailed
 from headwater_core.objectstore.store import ObjectStore
 from recovery.completion import is_finished
 from recovery.discovery import ArchivedTopic, Found
 from recovery.local_part import is_internal
 from recovery.plan_notes import HELD_BACK
+from recovery.recovered_groups import GroupAdmin, unlike_groups
 from recovery.recovery_plan import HeldSetting, Place, RecoveryPlan, TopicPlan
 from recovery.target import Mark, locked_mark, read_mark, write_mark
 from recovery.target_record import read_records, record_put_back
@@ -40,7 +42,7 @@ class LogBounds(NamedTuple):
     next_offset: int
 
 
-class ClusterAdmin(Protocol):
+class ClusterAdmin(GroupAdmin, Protocol):
     """The recovered cluster, as its brokers answer. Everything raises TransientError, Unauthorised and UnsupportedFormat."""
 
     def cluster_id(self) -> str: ...
@@ -134,13 +136,15 @@ def finish(
     A value that somebody has changed since stays: it was set by a person who knew. A topic that is not as it was recovered, or not there
     any more, keeps no other one back; it is looked at again by the next run.
 
-    checked  only where each log of a topic begins and ends where it was recovered, or ends later; else everywhere, and what is not there
-             any more is done with
-    store    the bucket of the recovery, which says from then on that nothing is held back; None: it is not recorded
+    checked  only where each log of a topic begins and ends where it was recovered, or ends later, and groups have what they had committed
+             of it; else everywhere, and what is not there any more is done with
+    store    the bucket of the recovery, which says from then on that nothing is held back; None: it is not recorded, and groups, which
+             are compared with the archive, are not
     pause    waits so many seconds between two looks at what brokers know
 
     Raises NotFound when there is no recovery, UsageError when it is not finished, ForeignOwner when this is not its cluster,
-    VerificationFailed when not one topic is as it was recovered, TransientError when a partition does not answer or a setting is not yet
+    VerificationFailed when not one topic is as it was recovered, or the archive does not have any more what groups had committed,
+    TransientError when a partition does not answer or a setting is not yet
     what was set; and what `cluster` raises.
     """
     with locked_mark(into) as mark:
@@ -155,10 +159,12 @@ def finish(
         _check_cluster(mark, cluster)
         waiting = _waiting(mark)
         unlike = unlike_topics(mark.plan, {each.topic for each in waiting}, cluster, checked=checked)
+        if checked and store is not None and mark.plan.running is None:
+            unlike = {**unlike_groups(mark.plan, store, cluster), **unlike}
         retention = [each for each in waiting if each.topic not in unlike]
-        if checked and unlike and not retention:
+        if checked and unlike and waiting and not retention:
             raise VerificationFailed(
-                f"{len(unlike)} topics are not as they were recovered; nothing was put back:{_listed(unlike.values())}"
+                f"not as recovered: {count_text(len(unlike), 'topic')}; nothing was put back:{_listed(unlike.values())}"
             )
         changed = _put_back(retention, cluster, pause)
         if checked and unlike:

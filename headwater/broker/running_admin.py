@@ -9,7 +9,8 @@ from headwater.broker.broker_connection import BrokerAddress, BrokerApi, BrokerC
 from headwater.broker.cluster_admin import KafkaAdmin
 from headwater_core.errors import HeadwaterError, TransientError, Unauthorised, UnsupportedFormat, UsageError
 from headwater_core.partition import topic_id_text
-from recovery.given_state import Acl, CommittedPlace, QuotaEntity, Resource
+from recovery.given_state import Acl, QuotaEntity, Resource
+from recovery.recovered_groups import CommittedPlace
 from recovery.recovery_plan import GroupCommit, Place
 from recovery.running_cluster import NewTopic, RunningTopic, RunningView
 

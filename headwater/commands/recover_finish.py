@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     "--bootstrap-servers", metavar="HOST:PORT[,HOST:PORT]", help="Brokers of the recovered cluster.  [default: log.bootstrap_servers]"
 )
 @click.option(
-    "--unchecked", is_flag=True, help="Put it back although logs do not begin and end as they were recovered; pass over deleted topics."
+    "--unchecked", is_flag=True, help="Put it back although logs or groups are not as they were recovered; pass over deleted topics."
 )
 @format_option
 @configured
@@ -35,8 +35,9 @@ def finish(config: "Config", into: Path | None, bootstrap_servers: str | None, u
     groups and, where the whole cluster was recovered, ACLs, quotas and settings, each where it has nothing of the kind; what it has stays,
     and is listed.
 
-    The logs of a topic must begin and end as they were recovered, else it waits; the other topics do not wait for it. A setting that was
-    changed since stays. Connects as log.client_properties says. May be repeated.
+    The logs of a topic must begin and end as they were recovered, and groups must have at least what they had committed of it, by the
+    archive, else it waits; the other topics do not wait for it. A setting that was changed since stays. Connects as log.client_properties
+    says. May be repeated.
     The bucket records it: until then a recovery of the recovered cluster holds the same settings back.
 
     \b

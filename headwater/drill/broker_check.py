@@ -15,7 +15,7 @@ from headwater_core.errors import ENVIRONMENT_ERRORS, HeadwaterError
 from headwater_core.partition import TopicPartition
 from headwater_core.segments.share_records import ShareKey
 from recovery import RecoveryPlan
-from recovery.given_state import CommittedPlace
+from recovery.recovered_groups import CommittedPlace
 
 IDS_MAX = 1000  # transactional ids that begin again
 

@@ -24,7 +24,7 @@ from headwater_core.segments.records import Record, decode_batch
 from headwater_core.segments.share_records import ShareKey
 from headwater_core.segments.transactions import Transactions
 from recovery import PartitionPlan, RecoveryPlan, TopicPlan
-from recovery.given_state import CommittedPlace
+from recovery.recovered_groups import CommittedPlace
 from recovery.share_groups import ShareStates
 
 OFFSETS, TRANSACTIONS, SHARE_GROUPS = "__consumer_offsets", "__transaction_state", "__share_group_state"

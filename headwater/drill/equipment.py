@@ -11,7 +11,7 @@ from headwater_core.clock import Clock
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import TopicPartition
 from recovery import RecoveryPlan
-from recovery.given_state import CommittedPlace
+from recovery.recovered_groups import GroupAdmin
 
 
 class LiveLogs(ReadPath, Protocol):
@@ -39,20 +39,12 @@ class StablePath(ReadPath, Protocol):
         ...
 
 
-class Coordinators(Protocol):
+class Coordinators(GroupAdmin, Protocol):
     """Those of a broker, as they answer. Everything raises TransientError, Unauthorised, UsageError and UnsupportedFormat."""
 
     def pass_expiry_check(self, groups: Collection[str], topic: str) -> None:
         """Commit an offset of `topic` as each of these groups, which have none, that expires at once; return when all are removed. So each
         of their coordinators has checked all its groups. Raises TransientError where that takes too long."""
-        ...
-
-    def committed(self, groups: Collection[str]) -> Mapping[CommittedPlace, int]:
-        """Raises what is wrong where not all of it can be read."""
-        ...
-
-    def shared(self, groups: Collection[str]) -> Mapping[CommittedPlace, int]:
-        """As `committed`, of the start offsets of share groups."""
         ...
 
     def initialize(self, transactional_ids: Collection[str]) -> Mapping[str, str]:

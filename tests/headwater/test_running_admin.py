@@ -10,7 +10,8 @@ from headwater.broker.broker_connection import ADMIN_VERSIONS, BrokerApi
 from headwater.broker.client_properties import load_client_properties
 from headwater.broker.running_admin import PARTITIONS_MAX, RunningKafkaAdmin
 from headwater_core.errors import HeadwaterError, TransientError, Unauthorised, UnsupportedFormat, UsageError
-from recovery.given_state import Acl, CommittedPlace
+from recovery.given_state import Acl
+from recovery.recovered_groups import CommittedPlace
 from recovery.recovery_plan import GroupCommit
 from recovery.running_cluster import NewTopic, RunningTopic
 from tests.headwater.socket_broker import ALL, SocketBroker

@@ -7,8 +7,9 @@ from pathlib import Path
 from headwater_core.errors import TransientError, UnsupportedFormat, UsageError
 from headwater_core.partition import topic_id_text
 from headwater_core.segments import checkpoints
-from recovery.given_state import Acl, CommittedPlace, QuotaEntity, Resource
+from recovery.given_state import Acl, QuotaEntity, Resource
 from recovery.held_settings import LogBounds, TopicValues
+from recovery.recovered_groups import CommittedPlace
 from recovery.recovery_plan import GroupCommit, Place
 from recovery.running_cluster import NewTopic, RunningTopic, RunningView
 

@@ -14,7 +14,6 @@ from headwater_core.segments.metadata.record_schemas import ACL
 from manifests.repository import ManifestRepository
 from recovery import target
 from recovery.given_state import (
-    CommittedPlace,
     Handed,
     QuotaEntity,
     acls_of,
@@ -29,6 +28,7 @@ from recovery.given_state import (
     settings_to_set,
 )
 from recovery.held_settings import LogBounds, finish
+from recovery.recovered_groups import CommittedPlace
 from recovery.recovery_plan import GroupCommit
 from recovery.target import read_mark, write_mark
 from recovery.topic_creation import with_created_topics

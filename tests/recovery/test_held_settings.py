@@ -12,6 +12,7 @@ from manifests.repository import ManifestRepository
 from manifests.topic import TopicManifest
 from recovery.held_settings import LogBounds, TopicValues, finish, held_of
 from recovery.plan_notes import HELD_BACK
+from recovery.recovered_groups import CommittedPlace
 from recovery.recovery_plan import Place, RecoveryPlan
 from tests.headwater_core.manual_clock import ManualClock
 from tests.headwater_core.objectstore.memory import MemoryStore
@@ -28,6 +29,8 @@ class Cluster:
     lost_answers: int = 0
     silent: set[Place] = field(default_factory=set)
     changes: list[TopicValues] = field(default_factory=list)
+    offsets: dict[CommittedPlace, int] = field(default_factory=dict)
+    starts: dict[CommittedPlace, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.name = self.plan.cluster_id
@@ -43,6 +46,12 @@ class Cluster:
     def log_bounds(self, places: Collection[Place]) -> Mapping[Place, LogBounds]:
         found = {(t.topic, p.partition): LogBounds(p.start_offset, p.log_end) for t in self.plan.topics for p in t.partitions}
         return {place: bounds for place, bounds in (found | self.moved).items() if place in places and place not in self.silent}
+
+    def committed(self, groups: Collection[str]) -> Mapping[CommittedPlace, int]:
+        return {key: offset for key, offset in self.offsets.items() if key.group in groups}
+
+    def shared(self, groups: Collection[str]) -> Mapping[CommittedPlace, int]:
+        return {key: offset for key, offset in self.starts.items() if key.group in groups}
 
     def values(self, topics: Mapping[str, Collection[str]]) -> TopicValues:
         return {

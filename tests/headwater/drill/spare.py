@@ -13,7 +13,7 @@ from headwater.drill.scratch import Scratch
 from headwater_core.partition import TopicPartition
 from hydration.logs import Logs
 from recovery import RecoveryPlan
-from recovery.given_state import CommittedPlace
+from recovery.recovered_groups import CommittedPlace
 from tests.recovery.coordinator_model import GroupCoordinator, LeaderLog, Refused, Row, TransactionCoordinator
 from tests.recovery.written_archive import batches_in
 

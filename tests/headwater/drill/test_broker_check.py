@@ -17,7 +17,7 @@ from headwater_core.errors import NotFound
 from headwater_core.segments import flexible
 from headwater_core.segments.coordinator_records import CommitValue
 from recovery import RecoveryPlan
-from recovery.given_state import CommittedPlace
+from recovery.recovered_groups import CommittedPlace
 from tests.headwater.drill.spare import RestoredCoordinators, served
 from tests.headwater.drill.test_coordinator_check import COMPLETE_COMMIT, PREPARE_ABORT, older_coordinator
 from tests.headwater.drill.test_drill_run import drill
