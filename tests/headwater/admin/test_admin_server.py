@@ -755,3 +755,9 @@ def test_the_socket_is_closed_to_others_before_its_mode_is_set(tmp_path: Path, m
     monkeypatch.setattr("headwater.admin.local_socket.os.chmod", lambda path, _: modes.append(os.stat(path).st_mode & 0o077))
     listen_locally(tmp_path).close()
     assert modes == [0]
+
+
+def test_a_socket_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / NAME).mkdir()
+    with pytest.raises(UsageError, match=r"agent\.sock: Is a directory"):
+        listen_locally(tmp_path)
