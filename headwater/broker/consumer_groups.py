@@ -19,6 +19,8 @@ from headwater_core.errors import TransientError, Unauthorised
 from headwater_core.partition import TopicPartition
 
 GROUPS_MAX = 100  # that one request names; a group may have committed thousands of offsets
+GROUPS_SMALL_MAX = 400  # where those before have committed few: each request waits for a broker that does something else
+COMMITS_FEW = 10_000  # in one answer
 PLACES_MAX = 20_000  # partitions of which groups share one value
 _OFFSETS_TOPIC = "__consumer_offsets"
 _UNKNOWN_TOPIC, _NO_GROUP = 3, 69
@@ -106,7 +108,9 @@ def _groups_of(connection: BrokerConnection) -> Iterator[Group]:
 
 def _commits(connection: BrokerConnection, names: Sequence[str]) -> Iterator[tuple[str, dict[TopicPartition, int]]]:
     """Yield committed offsets by group. Those of an open transaction are not among them: a restart reads what was committed before it."""
-    for some in _slices(names):
+    first, count = 0, GROUPS_MAX
+    while some := names[first : first + count]:
+        found, first = 0, first + count
         fields = {"groups": [{"group_id": name, "topics": None} for name in some], "require_stable": False}
         for group in _answers(connection, BrokerApi.OFFSET_FETCH, fields, some):
             commits: dict[TopicPartition, int] = {}
@@ -115,7 +119,9 @@ def _commits(connection: BrokerConnection, names: Sequence[str]) -> Iterator[tup
                     _check(partition["error_code"], f"commits of group {group['group_id']} cannot be read")
                     if partition["committed_offset"] >= 0:
                         commits[_place(topic["name"], partition["partition_index"])] = partition["committed_offset"]
+            found += len(commits)
             yield group["group_id"], commits
+        count = min(2 * count, GROUPS_SMALL_MAX) if found < COMMITS_FEW else GROUPS_MAX
 
 
 def _share_commits(connection: BrokerConnection, names: Sequence[str]) -> Iterator[tuple[str, dict[TopicPartition, int]]]:

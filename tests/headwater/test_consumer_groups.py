@@ -44,12 +44,16 @@ def test_groups_of_each_type_are_found_at_any_broker(cluster: Cluster) -> None:
     }
 
 
-def test_hundreds_of_groups_take_requests_of_a_hundred(cluster: Cluster) -> None:
-    names = [f"group-{number}" for number in range(250)]
+@pytest.mark.parametrize(("few", "requests"), [(10_000, [100, 200, 400, 400, 100]), (150, [100, 200, 100, 200, 100, 200, 100, 200])])
+def test_many_groups_take_few_requests_as_long_as_their_commits_are_few(
+    few: int, requests: list[int], cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headwater.broker.consumer_groups.COMMITS_FEW", few)
+    names = [f"group-{number}" for number in range(1200)]
     cluster.own.groups = dict.fromkeys(names, ("Classic", "Empty", "consumer"))
     cluster.own.commits = {name: {SOUP: number} for number, name in enumerate(names)}
     assert {name: group.commits[SOUP] for name, group in cluster.listing().items()} == {name: at for at, name in enumerate(names)}
-    assert len([api for api, _ in cluster.own.asked if api == BrokerApi.OFFSET_FETCH]) == 3
+    assert [len(fields["groups"]) for api, fields in cluster.own.asked if api == BrokerApi.OFFSET_FETCH] == requests
 
 
 def test_what_members_read_is_unknown_while_they_join(cluster: Cluster) -> None:
