@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import recovery
 from headwater.recovery_text import check_complete
@@ -18,6 +20,7 @@ from tests.recovery.written_archive import Archive, aborts, batches_in, commit, 
 
 ONGOING, PREPARE_COMMIT, PREPARE_ABORT, COMPLETE_COMMIT, COMPLETE_ABORT = 1, 2, 3, 4, 5
 LATER = BASE_TIME + 60_000
+LOGS = ("menu", "orders", "stock")
 
 
 def torn(archive: Archive, **options: Any) -> list[tuple[str, tuple[str, ...], tuple[str, ...]]]:
@@ -83,6 +86,31 @@ def test_transactions_of_version_1_are_told_apart_by_their_markers(how: Literal[
         cut = archive.plan().cut
         assert cut is not None
         assert [each.markers for each in cut.torn] == [(1, 1), (3,)]
+
+
+@given(st.lists(st.frozensets(st.sampled_from(LOGS), min_size=1), min_size=1, max_size=5), st.tuples(*[st.integers(1, 10)] * len(LOGS)))
+def test_each_torn_transaction_of_version_1_is_named_by_its_own_markers(transactions: list[frozenset[str]], ends: tuple[int, ...]) -> None:
+    """transactions: the logs of each, all of one producer. ends: how many batches of each log are archived"""
+    logs: dict[str, list[bytes]] = {log: [] for log in LOGS}
+    markers: list[dict[str, int]] = []
+    for number, chosen in enumerate(transactions):
+        time_ms = BASE_TIME + number * 60_000
+        markers.append({})
+        for log in sorted(chosen):
+            at = markers[-1][log] = len(logs[log]) + 1
+            again = a_batch(at - 1, [Record(at - 1, time_ms, None, b"soup", ())], producer=Producer(id=7), transactional=True)
+            logs[log] += [again, marker(at, 7, time_ms=time_ms + 1000)]
+    archive = Archive()
+    for log, end in zip(LOGS, ends, strict=True):
+        archive.topic(log, logs[log][:end] or [plain(0)])
+    cut = archive.plan().cut
+    assert cut is not None
+    named = [({*zip(each.committed, each.markers, strict=True)}, {*each.missing}) for each in cut.torn]
+    archived = dict(zip(LOGS, ends, strict=True))
+    for offsets in markers:
+        committed = {(f"{log}:0", offset) for log, offset in offsets.items() if offset < archived[log]}
+        missing = {f"{log}:0" for log, offset in offsets.items() if offset == archived[log]}
+        assert not (committed and missing) or any(committed <= whole and missing <= part for whole, part in named), (offsets, named)
 
 
 def test_what_the_coordinator_names_and_is_not_there_is_missing() -> None:
