@@ -12,13 +12,20 @@ import traceback
 from collections.abc import Callable
 from random import Random
 
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 TRANSACTIONAL, SHARED, COUNTED = "orders", "soup", "in"
 PARTITIONS = {TRANSACTIONAL: 3, SHARED: 2, COUNTED: 2}
 GROUPS = {"cooks": "classic", "guests": "consumer"}
 KEYS = [b"soup", b"salad", b"stew", b"bread", b"tea"]
 PATIENCE_S = 120
+EXPELLED = (
+    KafkaError.UNKNOWN_MEMBER_ID,
+    KafkaError.ILLEGAL_GENERATION,
+    KafkaError.REBALANCE_IN_PROGRESS,
+    KafkaError.FENCED_MEMBER_EPOCH,
+    KafkaError.STALE_MEMBER_EPOCH,
+)
 
 
 def delivered(error: KafkaError | None, message: Message) -> None:
@@ -111,7 +118,11 @@ class Load:
                 print(group, partition, offset, flush=True)
                 following[partition] = offset + 1
             if messages:
-                consumer.commit(offsets=[TopicPartition(SHARED, *each) for each in following.items()], asynchronous=False)
+                try:
+                    consumer.commit(offsets=[TopicPartition(SHARED, *each) for each in following.items()], asynchronous=False)
+                except KafkaException as refused:  # it was silent for too long, joins again, and reads again what it had not committed
+                    if refused.args[0].code() not in EXPELLED:
+                        raise
         consumer.close()
 
 
