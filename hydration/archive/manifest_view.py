@@ -249,12 +249,12 @@ class ManifestView:
             self._seen_s = requested_s  # the answer may be as old as the request
 
     def update(self, head: Head) -> None:
-        """Take over a head that was committed just now. One older than the known changes nothing."""
+        """Take over a head that was committed just now. One older than the known changes nothing, nor what is known to be fresh."""
         extent = extent_of(head)
         with self._updating:
             if _follows(extent, self.extent):
                 self._take(head, extent)
-            self._seen_s = self._clock.monotonic_s()
+                self._seen_s = self._clock.monotonic_s()
 
     def _take(self, head: Head | None, extent: Extent | None) -> None:
         if head is None or extent is None:

@@ -42,8 +42,8 @@ def index(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EntryIndex
             yield opened
 
 
-def a_view(bucket: Bucket, index: EntryIndex | None = None) -> ManifestView:
-    return ManifestView(HEAD.partition_id, bucket, index or HeldEntries(), ManualClock(), lambda name, work: Future())
+def a_view(bucket: Bucket, index: EntryIndex | None = None, clock: ManualClock | None = None) -> ManifestView:
+    return ManifestView(HEAD.partition_id, bucket, index or HeldEntries(), clock or ManualClock(), lambda name, work: Future())
 
 
 def known(view: ManifestView) -> tuple[int, str] | None:
@@ -110,7 +110,12 @@ def test_an_answer_that_a_commit_has_overtaken_changes_nothing(before: Head | No
 
 
 def test_a_commit_that_is_reported_late_changes_nothing(index: EntryIndex) -> None:
-    view = a_view(Bucket(LOST), index)
+    clock = ManualClock()
+    view = a_view(Bucket(LOST), index, clock)
     view.load()
+    clock.advance(5000)
     view.update(HEAD)
     assert known(view) == (20, "aa")
+    assert view.age_s() == 5  # it says nothing of what there is now
+    view.update(AFTER)
+    assert view.age_s() == 0

@@ -89,7 +89,7 @@ def late_beginnings_excused(stack: ExitStack) -> None:
     patch_in(stack, hydration.scope, "_began_late", began_late)
 
 
-@mutant("a reader waits for what its broker has open of a dead branch", theme="gaps", noted=200707)
+@mutant("a reader waits for what its broker has open of a dead branch", theme="gaps", noted=703422)
 def waits_for_a_dead_branch(stack: ExitStack) -> None:
     def met_from(self: PartitionTransactions, begun: OpenTransaction, scope: Scope) -> Resumable[int]:
         yield from ()
