@@ -132,6 +132,7 @@ class States:
     """The transactions in __transaction_state, by transactional id.
 
     live         keys of all ids that have a state, also one that cannot be decoded
+    unreadable   ids whose last state cannot be decoded: what is in `current` of them is older
     commitments  those of all transactions that `may_be_torn` says
     """
 
@@ -139,22 +140,23 @@ class States:
     live: dict[bytes, None] = field(default_factory=dict)
     commitments: deque[Commitment] = field(default_factory=lambda: deque(maxlen=_COMMITMENTS_MAX))
     unknown: set[str] = field(default_factory=set)
+    unreadable: set[str] = field(default_factory=set)
     may_be_torn: Callable[[Commitment], bool] = lambda commitment: False
 
     def record(self, record: Record, where: str) -> None:
-        key = record.key or b""
+        key, transactional_id = record.key or b"", None
         self.live.pop(key, None)
         try:
             transactional_id = decode_transaction_key(key, where)
             if record.value is not None:
                 self.live[key] = None
             state = None if record.value is None else decode_transaction_value(record.value, where)
-        except UnknownRecord as unknown:
-            self.unknown.add(str(unknown))
+        except (UnknownRecord, CorruptData) as error:
+            self.unknown.add(str(error) if isinstance(error, UnknownRecord) else f"a record that cannot be decoded, {error.reason}")
+            if transactional_id is not None:
+                self.unreadable.add(transactional_id)
             return
-        except CorruptData as error:
-            self.unknown.add(f"a record that cannot be decoded, {error.reason}")
-            return
+        self.unreadable.discard(transactional_id)
         before = self.current.pop(transactional_id, None)
         if state is None:
             return
@@ -169,8 +171,8 @@ class States:
     def unfinished(self) -> Mapping[tuple[str, int], Mapping[int, TransactionState]]:
         """The states of transactions that a coordinator has not ended, by (topic, partition) and producer id."""
         found: dict[tuple[str, int], dict[int, TransactionState]] = {}
-        for state in self.current.values():
-            if state.unfinished:
+        for transactional_id, state in self.current.items():
+            if state.unfinished and transactional_id not in self.unreadable:
                 for place in state.partitions:
                     found.setdefault(place, {})[state.producer_id] = state
         return found

@@ -188,6 +188,7 @@ def merged(found: Iterable[States]) -> States:
     for each in found:
         states.current |= each.current
         states.unknown |= each.unknown
+        states.unreadable |= each.unreadable
     return states
 
 

@@ -5,12 +5,14 @@ import pytest
 from msgspec.structs import replace
 
 import recovery
-from headwater_core.segments import checkpoints
+from headwater_core.segments import checkpoints, flexible
 from headwater_core.segments.markers import ABORT, read_marker
+from headwater_core.segments.records import Record
 from recovery.log_ends import PRODUCER_EPOCH_MAX
 from recovery.open_transactions import open_after
 from recovery.recovery_plan import Abort
-from tests.recovery.written_archive import Archive, aborts, batches_in, data, marker, plain, state
+from tests.headwater_core.segments.builders import a_batch
+from tests.recovery.written_archive import Archive, aborts, batches_in, data, marker, plain, state, text
 
 
 def test_a_transaction_that_no_coordinator_ends_is_aborted_where_the_log_ends(tmp_path: Path) -> None:
@@ -71,9 +73,12 @@ def test_no_transaction_is_left_to_the_recovered_coordinator_unless_it_is_to_be_
     assert kept.retired == 0
 
 
-def test_a_coordinator_that_has_no_timeout_or_an_older_epoch_ends_nothing() -> None:
+def test_a_coordinator_without_a_timeout_with_an_older_epoch_or_unreadable_ends_nothing() -> None:
     archive = Archive()
-    archive.topic("orders", [data(0, 7), data(1, 8, producer_epoch=1), data(2, 9, producer_epoch=2), data(3, 10, producer_epoch=1)])
+    archive.topic(
+        "orders", [data(0, 7), data(1, 8, producer_epoch=1), data(2, 9, producer_epoch=2), data(3, 10, producer_epoch=1), data(4, 11)]
+    )
+    later = Record(5, 0, flexible.i16(0) + text("eleven"), flexible.i16(9), ())
     archive.topic(
         "__transaction_state",
         [
@@ -81,11 +86,13 @@ def test_a_coordinator_that_has_no_timeout_or_an_older_epoch_ends_nothing() -> N
             state(1, "eight", 8, 2, ("orders", 0)),  # the commit of a former one: leaders refuse its marker
             state(2, "nine", 9, 1, ("orders", 0)),
             state(3, "ten", 10, 1, ("orders", 0)),  # the timeout is one epoch later
+            state(4, "eleven", 11, 1, ("orders", 0)),
+            a_batch(5, [later]),  # the state of a later version: nobody knows what its coordinator does
         ],
     )
     kept = archive.plan(open_transactions="keep").cut
     assert kept is not None
-    assert [each.outcome for each in kept.transactions] == ["left open", "left open", "left open", "ended by the coordinator"]
+    assert [each.outcome for each in kept.transactions] == ["left open", "left open", "left open", "ended by the coordinator", "left open"]
 
 
 def test_an_epoch_that_is_used_up_or_not_known_is_not_exceeded() -> None:
