@@ -77,7 +77,7 @@ def cut_summary(made: RecoveryPlan) -> str:
     if cut is None:
         return ""
     outcomes = Counter(each.outcome for each in cut.transactions)
-    said = [f"{len(cut.shortened)} of {len(cut.partitions)} partitions end before their archive"]
+    said = [f"before the end of the archive: {len(cut.shortened)} of {count_text(len(cut.partitions), 'partition')}"]
     said.append(
         ", ".join(f"{count_text(count, 'open transaction')} {what}" for what, count in sorted(outcomes.items())) or "no transaction is open"
     )

@@ -114,7 +114,10 @@ def _times(report: DrillReport) -> Iterator[str]:
     yield ""
     yield "Recovery point (RPO)"
     if rpo.source == "live cluster":
-        yield f"  by the live cluster: {rpo.behind} of {rpo.partitions} partitions are not archived to their end, {rpo.records} offsets"
+        yield (
+            f"  by the live cluster: not archived to the end: {rpo.behind} of {count_text(rpo.partitions, 'partition')}, "
+            f"{count_text(rpo.records, 'offset')}"
+        )
         if rpo.worst_s is not None:
             of = f", of the {len(rpo.worst)} furthest behind" if rpo.behind > len(rpo.worst) else ""
             yield f"  longest wait     {duration_text(rpo.worst_s)}{of}"
@@ -155,7 +158,8 @@ def _path(path: PathSum) -> str:
     why = f"; {path.why}" if path.why else ""
     if not path.amount.batches:
         return f"{path.name}: nothing{why}"
-    return f"{path.name}: {_amount(path.amount)}, {path.amount.batches} batches, in {duration_text(path.elapsed_s)}{why}"
+    batches = "1 batch" if path.amount.batches == 1 else f"{path.amount.batches} batches"
+    return f"{path.name}: {_amount(path.amount)}, {batches}, in {duration_text(path.elapsed_s)}{why}"
 
 
 def _window(window: ComparedWindow, said: Collection[str]) -> str:

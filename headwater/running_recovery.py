@@ -118,7 +118,7 @@ def say_handed(handed: "Sequence[Handed] | None", form: str, rows: list[dict[str
         say("what the recovery has beside topics was given before: nothing was done")
     else:
         given = sum(each.state == "given" for each in handed)
-        say(f"{given} of {len(handed)} offsets, ACLs, quotas and settings are given to the running cluster")
+        say(f"given to the running cluster: {given} of {len(handed)} offsets, ACLs, quotas and settings")
 
 
 def check_handed(handed: "Sequence[Handed] | None") -> None:
@@ -127,7 +127,7 @@ def check_handed(handed: "Sequence[Handed] | None") -> None:
     failed = sum(each.state == "failed" for each in handed or ())
     if stays or failed:
         raise Partial(
-            f"{stays} are as the running cluster has them, and stay so; {failed} were not given"
+            f"left as the running cluster has it: {stays}; not given: {failed}"
             + (": run the same command again once what stands in the way is mended" if failed else "")
         )
 

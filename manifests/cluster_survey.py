@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from headwater_core.counts import count_text
 from headwater_core.errors import CorruptData, NotFound
 from headwater_core.objectstore.store import ObjectInfo, ObjectStore
 from manifests import keys
@@ -50,7 +51,7 @@ def survey_snapshots(repository: ManifestRepository) -> SnapshotSurvey:
         known = {(each.number, each.uid) for each in listed.snapshots} | {(each.number, each.uid) for each in listed.dropped}
         numbers = [str(each.name.number) for each in objects if (each.name.number, each.name.uid) not in known]
         shown = ", ".join(numbers[-_SHOWN:])
-        return SnapshotSurvey(listed, note=f"{len(numbers)} snapshots are not listed, the last are {shown}" if numbers else "")
+        return SnapshotSurvey(listed, note=f"not listed: {count_text(len(numbers), 'snapshot')}, the last {shown}" if numbers else "")
     found = adopt(_NOT_KNOWN, objects)
     if found is None and damage is not None:
         raise damage

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from headwater_core.counts import count_text
 from headwater_core.errors import CorruptData, ForeignOwner, UnsupportedFormat
 from headwater_core.layouts import is_known, open_layout
 from headwater_core.objectstore.store import ObjectStore
@@ -61,8 +62,8 @@ def with_remainder(
         found = list(pool.map(lambda place: _look_at_newest(repository, others, *place), places))
     missing = [text for each in found for text in each.missing][:_SHOWN]
     if more := sum(each.runs for each in found) - len(missing):
-        missing.append(f"{more} more runs that stay in the archive")
-    notes = [f"{sum(each.objects for each in found)} objects that stay in the archive were looked at, by listing"]
+        missing.append(f"{count_text(more, 'more run')} in what stays in the archive")
+    notes = [f"looked at by listing: {count_text(sum(each.objects for each in found), 'object')} in what stays in the archive"]
     if lacking := sum(each.lacking for each in found):
         notes.append(index_note([key for each in found for key in each.indexes], lacking))
     return replace(plan, left_out=(*plan.left_out, *missing), notes=(*plan.notes, *notes))
@@ -73,7 +74,10 @@ def not_looked_at(plan: RecoveryPlan) -> RecoveryPlan:
     runs = sum(partition.left.runs for topic in plan.topics for partition in topic.partitions if partition.left is not None)
     if not runs:
         return plan
-    note = f"{runs} runs that stay in the archive were not looked at: `headwater recover plan` lists them, `headwater verify` reads them"
+    note = (
+        f"not looked at: {count_text(runs, 'run')} in what stays in the archive; `headwater recover plan` lists all, `headwater "
+        "verify` reads all"
+    )
     return replace(plan, notes=(*plan.notes, note))
 
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from headwater_core.clock import time_text
+from headwater_core.counts import count_text
 from headwater_core.errors import CorruptData, NotFound, UnsupportedFormat, UsageError, VerificationFailed
 from headwater_core.objectstore.digest import digest_of
 from headwater_core.objectstore.store import ObjectStore
@@ -228,26 +229,29 @@ def _unknown_records(found: SnapshotFound, release: str | None, left_out: list[s
     listed, state = found.listed, found.state
     injected, aside = list(_injectable(state.unknown)), list(_injectable(state.kept))
     if partitions := sum(bool(each.tags) for topic in state.topics.values() for each in topic.partitions.values()):
-        left_out.append(f"what {partitions} partitions have that this version does not know: their replicas are others")
+        left_out.append(f"what {count_text(partitions, 'partition')} had that this version does not know: the replicas are others")
     missing = not_held(listed, state)
     if missing and listed.has_secrets is not False:
         aside, injected = [*injected, *aside], []
-        left_out.append(f"{missing} records that its writer did not know, and had no room for")
+        left_out.append(f"{count_text(missing, 'record')} that its writer did not know, and had no room for")
     elif missing:
-        left_out.append(f"{missing} records that its writer did not know, as nobody can tell whether they are secret")
+        left_out.append(f"{count_text(missing, 'record')} that its writer did not know, as nobody can tell what is secret there")
     if aside:
         left_out.append(
-            f"{len(aside)} records of kinds {_kinds(aside)}, which this version does not know: later ones may have undone a part of them"
+            f"{count_text(len(aside), 'record')} of kinds {_kinds(aside)}, which this version does not know: later ones may have "
+            "undone a part"
         )
     if injected and not reads_unknown(state.features, release):
         left_out.append(
-            f"{len(injected)} records of kinds {_kinds(injected)}, which this version does not know: no Kafka up to {NEWEST} writes them, "
-            "and none would start on them; --kafka-release X.Y, the newer release that wrote them, or a later one, brings them back"
+            f"{count_text(len(injected), 'record')} of kinds {_kinds(injected)}, which this version does not know: no Kafka up to "
+            f"{NEWEST} writes "
+            "such kinds, and none would start on them; --kafka-release X.Y, the newer release that did, or a later one, brings them back"
         )
         injected = []
     if injected:
         notes.append(
-            f"{len(injected)} records of kinds {_kinds(injected)}, which this version does not know, come back byte for byte and in order"
+            f"{count_text(len(injected), 'record')} of kinds {_kinds(injected)}, which this version does not know: back byte for byte "
+            "and in order"
         )
     return len(injected)
 

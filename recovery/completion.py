@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 
+from headwater_core.counts import count_text
 from headwater_core.errors import CorruptData, NotFound, VerificationFailed
 from recovery import layout
 from recovery.cluster_state import copied_state
@@ -93,7 +94,8 @@ def is_finished(into: Path, mark: Mark) -> bool:
         return False  # a run that is killed before its mark is finished says nothing: verify again
     if found is not None and not started and (gone := _gone(into, mark)):
         raise VerificationFailed(
-            f"{into}: the recovery is finished, but {len(gone)} files are gone or changed, {gone[0]} among them, and no broker has started "
+            f"{into}: the recovery is finished, but gone or changed: {count_text(len(gone), 'file')}, {gone[0]} among them, and no "
+            "broker has started "
             f"there. Remove {name} and run the same command again to fetch them"
         )
     return found is not None
@@ -107,7 +109,8 @@ def check_contents(into: Path, mark: Mark, *, finished: bool) -> None:
     if finished and (found := differences(into, mark)):
         name = next(iter(layout.identity_files(mark.plan, mark.directory_id)))
         raise VerificationFailed(
-            f"{into}: the recovery is finished, no broker has started there, and {len(found)} files differ from what it left: "
+            f"{into}: the recovery is finished, no broker has started there, and it has not what was left in "
+            f"{count_text(len(found), 'file')}: "
             f"{'; '.join(_shown(found))}. Remove {name} and what does not belong there, and run the same command again"
         )
     if not finished and (foreign := foreign_files(into, mark)):

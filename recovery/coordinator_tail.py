@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import BinaryIO
 
+from headwater_core.counts import count_text
 from headwater_core.errors import CorruptData, NotFound
 from headwater_core.files import disk_errors
 from manifests.entry import Entry
@@ -47,7 +48,7 @@ def tail_rows(plan: RecoveryPlan, topic: TopicPlan, partition: PartitionPlan, di
     elif topic.topic == OFFSETS:
         rows = list(read_commits(opened, partition, notes).rewritten(now_ms, commit_positions(plan)))
     if notes.texts or len(rows) != count:
-        why = "; ".join(notes.texts) or f"{len(rows)} records to write behind it, the plan counts {count}"
+        why = "; ".join(notes.texts) or f"{count_text(len(rows), 'record')} to write behind it, the plan counts {count}"
         raise CorruptData(f"{topic.topic}:{partition.partition}", partition.next_offset, why)
     return rows
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from headwater_core.counts import count_text
 from headwater_core.errors import (
     CorruptData,
     ForeignOwner,
@@ -219,7 +220,8 @@ def index_note(names: Sequence[str], count: int) -> str:
     more = f" and {count - len(names[:INDEXES_SHOWN])} more" if count > len(names[:INDEXES_SHOWN]) else ""
     shown = ", ".join(names[:INDEXES_SHOWN])
     return (
-        f"{count} index objects are missing, or have another length: {shown}{more}. No record is lost, the runs themselves are read for it"
+        f"missing, or of another length: {count_text(count, 'index object')}: {shown}{more}. No record is lost, the runs "
+        "themselves are read for it"
     )
 
 

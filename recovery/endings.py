@@ -236,7 +236,7 @@ def _notes_below(below: Collection[tuple[str, str, int]]) -> Iterator[str]:
         groups = sorted({group for group, _, _ in below})
         shown = ", ".join(groups[:_SHOWN]) + (f" and {len(groups) - _SHOWN} more" if len(groups) > _SHOWN else "")
         yield (
-            f"{len(below)} committed offsets lie below the recovered logs, in what stays in the archive: their groups continue there "
+            f"below the recovered logs, in what stays in the archive: {count_text(len(below), 'committed offset')}; groups continue there "
             f"through a gateway alone, at the broker auto.offset.reset decides: {shown}"
         )
 
@@ -257,14 +257,13 @@ def _partitions(topics: Mapping[str, TopicPlan], name: str) -> Sequence[Partitio
 
 
 def _notes(plan: RecoveryPlan, ahead: Sequence[OffsetAhead], unknown: Iterable[str]) -> Iterator[str]:
-    what = "they stay, as requested" if plan.request.options.keep_offsets else "they are set back to the end"
+    what = "kept, as requested" if plan.request.options.keep_offsets else "set back to the end"
     if ahead:
-        kinds = "committed offsets and states of share groups" if any(each.shared for each in ahead) else "committed offsets"
-        yield f"{len(ahead)} {kinds} lie beyond the end of the recovered logs, where new records would be skipped: {what}"
+        yield f"beyond the end of the recovered logs, where new records would be skipped: {count_text(len(ahead), 'group offset')}; {what}"
     for each in ahead[:_SHOWN]:
         has = f"share group {each.group} has a state up to" if each.shared else f"group {each.group} has committed"
         yield f"{has} {each.offset} of {each.topic}:{each.partition}, which ends at {each.log_end}"
     if len(ahead) > _SHOWN:
-        yield f"{len(ahead) - _SHOWN} more groups and partitions are in the plan, offsets_ahead"
+        yield f"and {len(ahead) - _SHOWN} more, which are in the plan, offsets_ahead"
     for kind in sorted(unknown):
         yield f"{kind}: left as it is, this version cannot read it"

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from headwater_core import milestones
 from headwater_core.clock import Clock
+from headwater_core.counts import count_text
 from headwater_core.errors import ForeignOwner, HeadwaterError, NotFound, TransientError, UsageError, VerificationFailed
 from headwater_core.segments.metadata.cluster_metadata import ClusterMetadata
 from headwater_core.segments.metadata.metadata_records import RESOURCE_BROKER
@@ -196,7 +197,7 @@ def _acls(state: ClusterMetadata, cluster: StateAdmin) -> Iterator[Handed]:
     except TransientError:
         raise
     except HeadwaterError as error:  # no authorizer, or no right to ask it
-        yield Handed("acl", f"{len(archived)} ACLs", "", "failed", str(error))
+        yield Handed("acl", count_text(len(archived), "ACL"), "", "failed", str(error))
         return
     for each in archived:
         yield _done("acl", acl_text(each), "", done.get(each))
@@ -214,7 +215,7 @@ def _quotas(state: ClusterMetadata, cluster: StateAdmin) -> Iterator[Handed]:
     except TransientError:
         raise
     except HeadwaterError as error:
-        yield Handed("quota", f"quotas of {len(archived)} entities", "", "failed", str(error))
+        yield Handed("quota", f"quotas of {len(archived)} users and clients", "", "failed", str(error))
         return
     for entity, quotas in sorted(archived.items(), key=lambda each: entity_text(each[0])):
         for key, value in sorted(quotas.items()):
@@ -250,7 +251,9 @@ def _commits(mark: Mark, cluster: StateAdmin, unlike: Mapping[str, str]) -> Iter
     except TransientError:
         raise
     except HeadwaterError as error:  # brokers without share groups, or no right to ask for them
-        yield Handed("share group offset", f"offsets of {len({each.group for each in shares})} share groups", "", "failed", str(error))
+        yield Handed(
+            "share group offset", f"offsets of {count_text(len({each.group for each in shares}), 'share group')}", "", "failed", str(error)
+        )
 
 
 def _offsets(

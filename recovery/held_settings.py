@@ -205,7 +205,7 @@ def _put_back(retention: Sequence[HeldSetting], cluster: ClusterAdmin, pause: Ca
                 break
             pause(_PAUSE_S)
         else:
-            raise TransientError(f"{len(wrong)} settings are not yet as they were set, {wrong[0]} among them: run the same command again")
+            raise TransientError(f"not yet as set: {count_text(len(wrong), 'setting')}, {wrong[0]} among them; run the same command again")
     return [each for each in retention if each not in unchanged and found[each.topic].get(each.name) != each.value]
 
 
@@ -247,7 +247,9 @@ def _unlike_logs(topics: Sequence[TopicPlan], cluster: ClusterAdmin, *, trimmed:
     planned = {(topic.topic, each.partition): each for topic in topics for each in topic.partitions}
     bounds = cluster.log_bounds(planned)
     if silent := [f"{topic}:{number}" for topic, number in planned if (topic, number) not in bounds]:
-        raise TransientError(f"{len(silent)} partitions have no leader that answers, {silent[0]} among them: run the same command again")
+        raise TransientError(
+            f"no leader answers for {count_text(len(silent), 'partition')}, {silent[0]} among them: run the same command again"
+        )
     wrong: dict[str, list[str]] = {}
     for (topic, number), partition in planned.items():
         start, end = bounds[topic, number]

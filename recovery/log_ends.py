@@ -140,8 +140,8 @@ class LogEnds:
                 unplaced |= dict(list(ours.items())[room:])
                 ours = dict(list(ours.items())[:room])
                 self._notes.add(
-                    f"{where}: the gap at offset {entry.next_offset} has room for {room} ABORT markers; {len(unplaced)} more transactions "
-                    "that are open there end with their producers' next markers, or where the log ends"
+                    f"{where}: the gap at offset {entry.next_offset} has room for {count_text(room, 'ABORT marker')}; ended with the "
+                    f"producer's next marker, or where the log ends: {count_text(len(unplaced), 'more transaction')}"
                 )
             if not ours:
                 continue
@@ -183,8 +183,8 @@ class LogEnds:
         cut = _of_entries(partition, entries, end)
         self._notes.opened(place, gone, "left out")
         self._notes.add(
-            f"{where} is cut at offset {cut.next_offset}, where transactions begin whose ends were not archived: "
-            f"{partition.records - cut.records} records are left out"
+            f"{where} is cut at offset {cut.next_offset}, where transactions begin whose ends were not archived; "
+            f"left out: {count_text(partition.records - cut.records, 'record')}"
         )
         return cut
 

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from headwater_core import milestones
 from headwater_core.clock import Clock
+from headwater_core.counts import count_text
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import CorruptData, ForeignOwner, NotFound, UnsupportedFormat, UsageError, VerificationFailed
 from headwater_core.files import disk_errors, sync_path
@@ -193,7 +194,8 @@ class _Work:
                 self._look(topic, partition)
         if self._missing:
             self.problems.append(
-                f"{len(self._missing)} partitions are not in {', '.join(map(str, log_dirs))}, {self._missing[0]} among them: name every "
+                f"not in {', '.join(map(str, log_dirs))}: {count_text(len(self._missing), 'partition')}, {self._missing[0]} among "
+                "them; name every "
                 f"log directory of broker {broker.node_id}; if it was stopped before it had made theirs, start it and stop it again"
             )
 
@@ -251,7 +253,7 @@ class _Work:
         if read_if_there(self._into / name) != identity[name]:
             yield f"{self._home} is not what was recovered for broker {self._broker.node_id}: bring all of it here, or apply again"
         elif gone := gone_files(self._into, self._mark, self._broker):
-            yield f"{len(gone)} files are gone or changed since they were recovered, {gone[0]} among them: bring all of them here"
+            yield f"gone or changed since the recovery: {count_text(len(gone), 'file')}, {gone[0]} among them; bring all of it here"
 
     def _look(self, topic: TopicPlan, partition: PartitionPlan) -> None:
         """Decide where it goes, or why it cannot."""

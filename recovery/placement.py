@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path, PurePath
 
 from headwater_core import milestones
+from headwater_core.counts import count_text
 from headwater_core.errors import CorruptData, DiskFull, NotFound, TransientError, UnsupportedFormat, VerificationFailed
 from headwater_core.files import PARTIAL, disk_errors, sync_path
 from headwater_core.objectstore.store import ObjectStore
@@ -292,6 +293,7 @@ def damage_text(lost_runs: Collection[LostRun], consequence: str) -> str:
     """What the user reads about `lost_runs`; `consequence` says what that means for the recovery."""
     listed = "".join(f"\n  {lost}" for lost in sorted(lost_runs, key=lambda lost: (lost.topic, lost.partition, lost.base_offset)))
     return (
-        f"{len(lost_runs)} archived runs are missing or damaged; {consequence}. Mend the bucket and run the same command again, or add "
+        f"missing or damaged: {count_text(len(lost_runs), 'archived run')}; {consequence}. Mend the bucket and run the same command "
+        "again, or add "
         f"--skip-damaged to recover everything else:{listed}"
     )

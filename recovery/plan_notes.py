@@ -15,7 +15,7 @@ HELD_BACK = ("retention.ms", "retention.bytes")
 def beyond_notes(topic: ArchivedTopic, count: int) -> Iterable[str]:
     if count > topic.manifest.partitions:
         yield (
-            f"{topic.manifest.topic} comes back with {count} partitions, its manifest has {topic.manifest.partitions}: "
+            f"{topic.manifest.topic} comes back with {count_text(count, 'partition')}, its manifest has {topic.manifest.partitions}: "
             "new records of a key may go to another partition than the recovered ones"
         )
     if beyond := sorted(number for number in topic.heads if number >= count):
@@ -58,9 +58,9 @@ def notes_of(topic: TopicPlan) -> Iterable[str]:
             yield f"{where} has no records from offset {first} to {last}: they were lost before they could be archived"
         if (end := partition.end) is not None:
             late = f", {'at least ' * end.at_least}{end.out_of_order} of them out of order: not later than that" if end.out_of_order else ""
-            yield f"{where} ends at offset {end.offset} or before, as requested: {end.records} records after it are left out{late}"
+            yield f"{where} ends at offset {end.offset} or before, as requested, without {count_text(end.records, 'record')} after it{late}"
     if dropped := sum(partition.below_retention for partition in topic.partitions):
-        yield f"{topic.topic}: retention leaves out {dropped} archived runs; they stay in the archive"
+        yield f"{topic.topic}: retention leaves out {count_text(dropped, 'archived run')}, kept in the archive"
     wanted, fewest = topic.configs.get("min.insync.replicas", "1"), min((len(each.replicas) or 1 for each in topic.partitions), default=1)
     if not wanted.isdecimal() or int(wanted) > fewest:
         with_ = "one" if fewest == 1 else fewest
@@ -121,8 +121,8 @@ def _notes_of_mode(topics: Sequence[TopicPlan], options: Options, source_cluster
         )
     if whole := [topic.topic for topic in topics if topic.compacted]:
         yield (
-            f"{len(whole)} compacted topics come back in full all the same, {whole[0]} among them: "
-            "their cleaner would see what is new alone, and deleted keys would be read from the archive"
+            f"in full all the same: {count_text(len(whole), 'compacted topic')}, {whole[0]} among them; "
+            "the cleaner would see what is new alone, and deleted keys would be read from the archive"
         )
     if internal := [topic.topic for topic in topics if is_internal(topic.topic) and not topic.compacted]:
         yield f"{', '.join(internal)}: internal topics come back in full all the same"
@@ -141,7 +141,7 @@ def policy_notes(topics: Sequence[ArchivedTopic], options: Options) -> Iterable[
     ]
     if unknown and options.mode != "full":
         yield (
-            f"{len(unknown)} topics have no cleanup.policy of their own, {unknown[0]} among them: they are taken for topics that "
+            f"no cleanup.policy of its own: {count_text(len(unknown), 'topic')}, {unknown[0]} among them, taken for one that "
             "delete, as is Kafka's default. If the brokers' log.cleanup.policy was compact, recover them in mode full"
         )
 

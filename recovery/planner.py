@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
+from headwater_core.counts import count_text
 from headwater_core.errors import CorruptData, UnsupportedFormat, UsageError, VerificationFailed
 from headwater_core.partition import check_cluster_id, check_topic_name
 from manifests.entry import Entry
@@ -211,7 +212,7 @@ def _check_options(options: Options, found: Sequence[ArchivedTopic]) -> None:
         raise UsageError(f"a partition count for {unknown[0]}, which is not recovered")
     for count in (options.partitions, *options.partition_counts.values()):
         if count is not None and not 1 <= count <= PARTITIONS_MAX:
-            raise UsageError(f"a topic of {count} partitions; from 1 to {PARTITIONS_MAX} are recovered")
+            raise UsageError(f"a topic of {count_text(count, 'partition')}; from 1 to {PARTITIONS_MAX} are recovered")
     if options.apply_retention and (options.retention_ms is not None or options.retention_bytes is not None):
         raise UsageError("either the topics' own retention or given values, not both")
     if any(value is not None and value < 0 for value in (options.retention_ms, options.retention_bytes)):
@@ -317,13 +318,14 @@ def _problems(topic: ArchivedTopic, options: Options) -> Iterable[str]:
         archived = max(count, *(number + 1 for number in (*topic.heads, *topic.damaged)), 0)
         if given < archived and not options.drop_partitions:
             yield (
-                f"{name} has {archived} partitions in the archive, {given} were requested: the others' records would not come back, and "
+                f"{name} has {count_text(archived, 'partition')} in the archive, requested: {given}; the others' records would not "
+                "come back, and "
                 "new records of a key may go to another partition than the recovered ones; --drop-partitions if that is meant"
             )
         return
     if beyond := sorted(number for number in (*topic.heads, *topic.damaged) if number >= count):
         yield (
-            f"{name} has {count} partitions by its manifest, yet {numbers_text(beyond)} is archived; "
+            f"{name} has {count_text(count, 'partition')} by its manifest, yet {numbers_text(beyond)} is archived; "
             f"name the count that is right: --partitions {name}=N"
         )
     if topic.manifest.configs is None:

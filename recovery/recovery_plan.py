@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple, get_args
 
 import msgspec
 
+from headwater_core.counts import count_text
 from headwater_core.errors import CorruptData, UnsupportedFormat, UsageError
 from headwater_core.layouts import is_known
 from headwater_core.partition import PartitionId, check_cluster_id, check_topic_name
@@ -499,7 +500,11 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
     def torn(self) -> tuple[str, ...]:
         """For people, the transactions of which a part comes back: applying the plan is a partial success then."""
         torn = self.cut.torn if self.cut else ()
-        more = (f"{len(torn) - _TORN_SHOWN} more transactions are torn; the plan has them in cut.torn",) if len(torn) > _TORN_SHOWN else ()
+        more = (
+            (f"torn: {count_text(len(torn) - _TORN_SHOWN, 'more transaction')}; the plan has all in cut.torn",)
+            if len(torn) > _TORN_SHOWN
+            else ()
+        )
         return (*map(str, torn[:_TORN_SHOWN]), *more)
 
     @property
@@ -557,7 +562,7 @@ def _check_place(plan: RecoveryPlan, partition: PartitionPlan) -> None:
 def check_brokers(brokers: Sequence[TargetBroker]) -> None:
     """Raises UsageError unless each has an id and a directory of its own, below the target."""
     if len(brokers) > BROKERS_MAX:
-        raise UsageError(f"{len(brokers)} brokers; {BROKERS_MAX} at most")
+        raise UsageError(f"{count_text(len(brokers), 'broker')}; {BROKERS_MAX} at most")
     for each in brokers:
         if not 0 <= each.node_id <= NODE_ID_MAX:
             raise UsageError(f"not a node id: {each.node_id}")

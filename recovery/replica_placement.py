@@ -11,6 +11,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
+from headwater_core.counts import count_text
 from headwater_core.errors import UsageError
 from recovery.plan_notes import notes_of
 from recovery.recovery_plan import PartitionPlan, Place, RecoveryPlan, TargetBroker, TopicPlan
@@ -108,7 +109,7 @@ def with_replicas(plan: RecoveryPlan, archived: Mapping[Place, int]) -> Recovery
     outdated = {note for topic in plan.topics for note in notes_of(topic)}
     notes = [note for note in plan.notes if note not in outdated]
     if lowered := sum(need.replicas > len(brokers) for need in needs.values()):
-        notes.append(f"{lowered} partitions had more replicas than there are brokers: they come back with {len(brokers)}")
+        notes.append(f"{count_text(lowered, 'partition')} had more replicas than there are brokers: recovered with {len(brokers)}")
     if any(need.replicas > 1 for need in needs.values()) and len(brokers) > 1:
         notes.append(
             "the records of a partition lie with its first replica alone, and the others copy them once the brokers run: until then there "

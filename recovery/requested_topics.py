@@ -9,6 +9,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
+from headwater_core.counts import count_text
 from headwater_core.errors import CorruptData, ForeignOwner, HeadwaterError, NotFound, UnsupportedFormat, UsageError
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId, parse_incarnation
@@ -131,7 +132,7 @@ class _Lookup:
         if strays:
             shown = ", ".join(repr(each[:_KEY_CHARS_SHOWN])[1:-1] for each in strays[:_SHOWN])
             more = f" and {len(strays) - _SHOWN} more" if len(strays) > _SHOWN else ""
-            self.notes.append(f"{len(strays)} objects have names that no part of an archive has, and are left alone: {shown}{more}")
+            self.notes.append(f"left alone, by names that no part of an archive has: {count_text(len(strays), 'object')}: {shown}{more}")
         return sorted(found, key=lambda manifest: manifest.topic), unread
 
     def _find_others(self, manifest: TopicManifest, heads: Heads) -> None:

@@ -11,6 +11,7 @@ from headwater_core import milestones
 from headwater_core.clock import Clock, SystemClock
 from headwater_core.control.control_log import ControlLog
 from headwater_core.control.control_records import Record, RecoveryFinished, RecoveryStarted
+from headwater_core.counts import count_text
 from headwater_core.errors import TransientError, UsageError, VerificationFailed
 from headwater_core.files import disk_errors
 from headwater_core.objectstore.store import ObjectStore
@@ -201,4 +202,4 @@ def _announce(control: ControlLog | None, record: Record) -> None:
 
 
 def _summary(plan: RecoveryPlan, into: Path) -> str:
-    return f"{len(plan.topics)} topics of cluster {plan.source_cluster_id} into {into}"[:1000]
+    return f"{count_text(len(plan.topics), 'topic')} of cluster {plan.source_cluster_id} into {into}"[:1000]

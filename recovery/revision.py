@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
+from headwater_core.counts import count_text
 from headwater_core.errors import CorruptData, ForeignOwner, NotFound, TransientError, UnsupportedFormat, UsageError
 from headwater_core.partition import PartitionId
 from headwater_core.threads import ContextThreads
@@ -175,7 +176,10 @@ def _changed_topic(manifests: ManifestRepository, planned: TopicPlan) -> str:
     if held is None:
         return f"{name} has no topic manifest any more" if planned.manifest_version else ""
     if planned.manifest_version not in (0, held.version):
-        return f"{name} had a topic manifest of version {planned.manifest_version}, and has {held.version}: {held.partitions} partitions"
+        return (
+            f"{name} had a topic manifest of version {planned.manifest_version}, and has {held.version}: "
+            f"{count_text(held.partitions, 'partition')}"
+        )
     return ""
 
 

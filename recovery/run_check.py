@@ -3,6 +3,7 @@
 import os
 from typing import BinaryIO
 
+from headwater_core.counts import count_text
 from headwater_core.errors import CorruptData
 from headwater_core.objectstore.digest import Digest
 from headwater_core.segments.batch_walk import BatchWalk
@@ -81,7 +82,9 @@ def _walked(file: BinaryIO, size: int, entry: Entry, where: str, indexes: Indexe
         raise CorruptData(where, 0, f"offsets {first} to {last}, the manifest says {entry.base_offset} to {entry.last_offset}")
     if records != entry.records or epochs - {-1} != {epoch for epoch, _ in entry.epochs}:
         raise CorruptData(
-            where, 0, f"{records} records of leader epochs {sorted(epochs)}, the manifest says {entry.records} of {entry.epochs}"
+            where,
+            0,
+            f"{count_text(records, 'record')} of leader epochs {sorted(epochs)}, the manifest says {entry.records} of {entry.epochs}",
         )
     digest = walk.digest_to(size)
     if entry.run_digest and not entry.is_cut and digest != entry.run_digest:

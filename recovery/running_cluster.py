@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 
 from msgspec.structs import replace
 
+from headwater_core.counts import count_text
 from headwater_core.segments.metadata.cluster_metadata import ClusterMetadata
 from headwater_core.segments.metadata.metadata_records import RESOURCE_BROKER
 from headwater_core.segments.metadata.record_schemas import SCRAM, TOKEN
@@ -165,7 +166,10 @@ def _unusable(topic: TopicPlan, held: RunningTopic, bounds: Mapping[Place, LogBo
     name = topic.topic
     advice = f"recover it by another name (--as {topic.archived_name.topic}=NAME), or delete it there first"
     if held.replicas.keys() != set(range(len(topic.partitions))):
-        yield f"{name} is in the running cluster with {len(held.replicas)} partitions, {len(topic.partitions)} are planned: {advice}"
+        yield (
+            f"{name} is in the running cluster with {count_text(len(held.replicas), 'partition')}, planned: "
+            f"{len(topic.partitions)}; {advice}"
+        )
         return
     if silent := [number for number in held.replicas if (name, number) not in bounds]:
         yield f"{name}:{silent[0]} is in the running cluster, and no leader says whether it is empty: plan again when it has one"
@@ -176,7 +180,8 @@ def _unusable(topic: TopicPlan, held: RunningTopic, bounds: Mapping[Place, LogBo
         return
     if several := [number for number, replicas in sorted(held.replicas.items()) if len(replicas) != 1]:
         yield (
-            f"{name}:{several[0]} is in the running cluster with {len(held.replicas[several[0]])} replicas: empty ones would count as in "
+            f"{name}:{several[0]} is in the running cluster with {count_text(len(held.replicas[several[0]]), 'replica')}: empty ones "
+            "would count as in "
             "sync, and could lead. Delete it there; apply creates it with one"
         )
     elif away := [number for number, replicas in sorted(held.replicas.items()) if replicas[0] not in nodes]:
@@ -224,10 +229,10 @@ def _notes(plan: RecoveryPlan, present: Sequence[str], commits: Sequence[GroupCo
         "`headwater recover place` works in its log directories; nobody may write to these topics until then"
     )
     yield "leader epochs are set to 0 in every batch, as new topics begin there; offsets, times, keys, values and headers stay"
-    for what, mine in (("committed offsets of {} groups", False), ("start offsets of {} share groups", True)):
+    for what, of, mine in (("committed offset", "group", False), ("start offset", "share group", True)):
         if count := sum(each.shared == mine for each in commits):
             groups = {each.group for each in commits if each.shared == mine}
-            yield f"`headwater recover finish` gives {count} {what.format(len(groups))} to the running cluster"
+            yield f"`headwater recover finish` gives {count_text(count, what)} of {count_text(len(groups), of)} to the running cluster"
     if any(each.shared for each in commits):
         yield "what a share group is done with above its start offset is delivered to it again: no request gives more than that offset"
     newest = max((each.max_producer_id for topic in plan.topics for each in topic.partitions), default=-1)
@@ -252,7 +257,7 @@ def with_running_state(plan: RecoveryPlan, found: SnapshotFound, former: Collect
     left_out += _ungivable(listed, state)
     report_secrets(listed, left_out, notes)
     cluster = given_by(found, ())
-    given = [f"{cluster.acls} ACLs", f"{cluster.quotas} quotas"]
+    given = [count_text(cluster.acls, "ACL"), count_text(cluster.quotas, "quota")]
     given += [f"settings of {what} ({count})" for what, count in cluster.settings.items()]
     notes.append(
         f"snapshot {listed.number} of the cluster's metadata: `headwater recover finish` gives {', '.join(given)} to the running cluster, "
@@ -275,12 +280,12 @@ def _ungivable(listed: ListedSnapshot, state: ClusterMetadata) -> Iterator[str]:
             "kafka-configs.sh"
         )
     if tokens := len(state.others.get(TOKEN, {})):
-        yield f"{tokens} delegation tokens: a running cluster makes its own"
+        yield f"{count_text(tokens, 'delegation token')}: a running cluster makes its own"
     own = sorted(name for (kind, name), settings in state.configs.items() if kind == RESOURCE_BROKER and name and settings)
     if own:
         yield f"settings of brokers {', '.join(own)}: the running cluster's brokers are others"
     if unknown := len(state.unknown) + len(state.kept) + not_held(listed, state):
-        yield f"{unknown} records of the cluster's metadata that this version does not know"
+        yield f"{count_text(unknown, 'record')} of the cluster's metadata that this version does not know"
 
 
 def replicas_of(state: ClusterMetadata) -> dict[Place, int]:

@@ -8,6 +8,7 @@ from dataclasses import replace as with_fields
 
 from msgspec.structs import replace
 
+from headwater_core.counts import count_text
 from headwater_core.errors import HeadwaterError
 from headwater_core.segments.metadata.cluster_metadata import ClusterMetadata, TopicMetadata
 from headwater_core.segments.metadata.metadata_records import RESOURCE_BROKER
@@ -90,7 +91,8 @@ def _differences(archived: ArchivedTopic, planned: ArchivedTopic) -> Sequence[st
     notes = []
     if planned.manifest.partitions != archived.manifest.partitions:
         notes.append(
-            f"{name}: {planned.manifest.partitions} partitions as in the snapshot; its manifest has {archived.manifest.partitions}"
+            f"{name}: {count_text(planned.manifest.partitions, 'partition')} as in the snapshot; its manifest has "
+            f"{archived.manifest.partitions}"
         )
     if before is not None and (changed := sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))):
         notes.append(f"{name}: settings as in the snapshot; its manifest has others for {', '.join(changed)}")

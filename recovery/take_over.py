@@ -12,6 +12,7 @@ import structlog
 from msgspec.structs import replace
 
 from headwater_core import milestones
+from headwater_core.counts import count_text
 from headwater_core.errors import (
     CorruptData,
     Fenced,
@@ -130,7 +131,9 @@ class TakeOver:
             self._give_each(heads, former)
             milestones.reached("recover.given")
             self._give_each([key for key in wanted if key not in found.heads], former)
-        raise TransientError(f"the old cluster begins to archive again and again: stop its agents; {len(wanted)} documents are to be taken")
+        raise TransientError(
+            f"the old cluster begins to archive again and again: stop its agents; left to take over: {count_text(len(wanted), 'document')}"
+        )
 
     def _give_each(self, wanted: Collection[str], former: Collection[str]) -> None:
         with ContextThreads(_AT_A_TIME, "take-over") as pool:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
+from headwater_core.counts import count_text
 from headwater_core.errors import ForeignOwner, TransientError, UsageError
 from recovery.held_settings import LogBounds
 from recovery.recovery_plan import Place, RecoveryPlan, TopicPlan
@@ -29,7 +30,8 @@ def with_created_topics(plan: RecoveryPlan, cluster: RunningAdmin) -> RecoveryPl
         view = cluster.view()
         if lacking := [topic.topic for topic in unanswered if topic.topic not in view.topics]:
             raise TransientError(
-                f"whether {len(lacking)} topics were created is not known yet, {lacking[0]} among them: run the same command again"
+                f"not known yet whether it was created: {count_text(len(lacking), 'topic')}, {lacking[0]} among them; run the same "
+                "command again"
             )
         _check(unanswered, view.topics, cluster)
         present += unanswered

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
+from headwater_core.counts import count_text
 from headwater_core.errors import CorruptData, ForeignOwner, UnsupportedFormat
 from headwater_core.layouts import open_layout
 from headwater_core.partition import TopicPartition
@@ -47,14 +48,14 @@ def _note(repository: ManifestRepository, head: Head, chunked: Collection[TopicP
     found: list[str] = []
     if names := [name for key, name in beyond.items() if key not in superseded]:
         first, last = min(name.base_offset for name in names), max(name.last_offset for name in names)
-        found.append(f"{len(names)} objects of offsets {first} to {last}")
+        found.append(f"{count_text(len(names), 'object')} of offsets {first} to {last}")
     if bases := [name.place.base for name in chunks if name.key not in superseded]:
-        found.append(f"{len(bases)} chunks of segments from offset {min(bases)} to {max(bases)} on")
+        found.append(f"{count_text(len(bases), 'chunk')} of segments from offset {min(bases)} to {max(bases)} on")
     if not found:
         return ""
     return (
-        f"{partition} ends at offset {head.next_offset}, and {' and '.join(found)} are not listed: uploads "
-        f"that were not finished, or its manifest, version {head.version}, is older than it was"
+        f"{partition} ends at offset {head.next_offset}, and its manifest does not list {' and '.join(found)}: uploads "
+        f"that were not finished, or version {head.version} of it is older than the last one"
     )
 
 

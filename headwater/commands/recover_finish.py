@@ -136,7 +136,7 @@ def _say_placed(found: "RecoveryStatus", placed: "Sequence[PlacedNode]") -> None
 
     known = {each.node_id for each in placed}
     for row in placed_rows(placed):
-        say(f"broker {row['node_id']}: {row['partitions']} partitions, {row['state']}, in {row['log_dirs']}")
+        say(f"broker {row['node_id']}: {count_text(row['partitions'], 'partition')}, {row['state']}, in {row['log_dirs']}")
     for node_id in found.brokers if found.running else ():
         if node_id not in known:
             say(f"broker {node_id}: not placed, or from a copy of this directory; `headwater recover place` does it")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from headwater.drill.drill_report import NOTHING, Amount
 from headwater.drill.read_path import ReadPath
+from headwater_core.counts import count_text
 from headwater_core.errors import (
     ENVIRONMENT_ERRORS,
     CorruptData,
@@ -73,7 +74,9 @@ def archived_batches(store: ObjectStore, entry: Entry) -> Iterator[bytes]:
         raise CorruptData(entry.key, 0, f"digest {digest.text()}, the manifest says {entry.run_digest}")
     if records != entry.records or epochs - {-1} != {epoch for epoch, _ in entry.epochs}:
         raise CorruptData(
-            entry.key, 0, f"{records} records of leader epochs {sorted(epochs)}, the manifest says {entry.records} of {entry.epochs}"
+            entry.key,
+            0,
+            f"{count_text(records, 'record')} of leader epochs {sorted(epochs)}, the manifest says {entry.records} of {entry.epochs}",
         )
 
 

@@ -11,6 +11,7 @@ from headwater.drill.drill_report import NOTHING, Amount, ComparedWindow, Lag, M
 from headwater.drill.drill_tally import REPLACED, DrillTally, amount_of, place_of, places_of
 from headwater.drill.equipment import DrillEquipment, LiveLogs
 from headwater_core.clock import Clock
+from headwater_core.counts import count_text
 from headwater_core.errors import CorruptData, HeadwaterError, TransientError
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId, TopicPartition
@@ -111,7 +112,7 @@ def _compare_window(
             tally.find("live differs", place.topic, place.partition, error.offset, str(error), path.name)
             whys.append(f"it differs at offset {error.offset}")
     if topic.compacted and not whys and compared.records < partition.records:
-        whys.append(f"{compared.records} of {partition.records} records are left in the live log, which is compacted")
+        whys.append(f"{compared.records} of {count_text(partition.records, 'record')} in the live log, which is compacted")
     return compared, "; ".join(whys)
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headwater.drill.drill_tally import DrillTally
+from headwater_core.counts import count_text
 from headwater_core.errors import CorruptData, UnsupportedFormat
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.segments.metadata.cluster_metadata import ClusterMetadata, TopicMetadata
@@ -96,7 +97,7 @@ def _topic_differences(plan: RecoveryPlan, restored: ClusterMetadata) -> Iterato
         if found is None:
             yield name, f"{FILE} lacks it"
         elif found.topic_id != topic.topic_id or sorted(found.partitions) != list(range(len(topic.partitions))):
-            yield name, f"{FILE} has topic id {found.topic_id} and {len(found.partitions)} partitions"
+            yield name, f"{FILE} has topic id {found.topic_id} and {count_text(len(found.partitions), 'partition')}"
         elif names := _unequal(found.configs, topic.configs):
             yield name, f"{FILE} has other settings: {', '.join(names)}"
 
@@ -158,7 +159,10 @@ def _cluster_differences(plan: RecoveryPlan, archived: ClusterMetadata, restored
         yield f"{FILE} hands out producer ids from {restored.next_producer_id} on, the snapshot from {archived.next_producer_id}"
     unknown = _of_no_node(archived.unknown) if plan.cluster is not None and plan.cluster.unknown else []
     if list(restored.unknown) != unknown:
-        yield f"{FILE} has {len(restored.unknown)} records that this version does not know; {len(unknown)} were planned, in their order"
+        yield (
+            f"{FILE} has {count_text(len(restored.unknown), 'record')} that this version does not know, planned: {len(unknown)}, in "
+            "their order"
+        )
 
 
 def _unequal(one: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
@@ -174,13 +178,13 @@ def _unchecked(plan: RecoveryPlan, archived: ClusterMetadata) -> Iterator[str]:
     yield "replicas of partitions and who leads them: the recovered cluster places its own"
     for kind in _OF_NODES:
         if records := archived.others.get(kind):
-            yield f"{len(records)} records {SCHEMAS[kind].name}: the recovered cluster registers its own nodes"
+            yield f"{count_text(len(records), 'record')} {SCHEMAS[kind].name}: the recovered cluster registers its own nodes"
     nodes = {str(target.node_id) for target in plan.targets}
     if others := sorted(name for of, name in archived.configs if of == RESOURCE_BROKER and name not in ("", *nodes)):
         yield f"settings of brokers {', '.join(others)}: the recovered cluster does not have them"
     if beyond := sum(archived.unread.values()) - len(archived.unknown):
-        yield f"{beyond} records, or fields of some, that this version does not know"
+        yield f"{count_text(beyond, 'record')}, or fields of some, that this version does not know"
     elif archived.unknown and not (plan.cluster and plan.cluster.unknown):
-        yield f"{len(archived.unknown)} records that this version does not know: the plan leaves them out"
+        yield f"{count_text(len(archived.unknown), 'record')} that this version does not know: left out by the plan"
     if absent := sorted(archived.topics.keys() - {topic.topic for topic in plan.topics}):
-        yield f"{len(absent)} topics of the snapshot that are not recovered: {', '.join(absent[:20])}"
+        yield f"not recovered of the snapshot: {count_text(len(absent), 'topic')}: {', '.join(absent[:20])}"

@@ -12,6 +12,7 @@ from headwater.drill.equipment import DrillEquipment, SpareBroker
 from headwater.drill.read_path import ReadPath, open_directory
 from headwater.drill.scratch import Scratch
 from headwater_core import milestones
+from headwater_core.counts import count_text
 from headwater_core.errors import ENVIRONMENT_ERRORS, CorruptData, DiskFull, HeadwaterError, VerificationFailed
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId, TopicPartition
@@ -125,7 +126,10 @@ def _check_written(path: ReadPath, place: TopicPartition, partition: PartitionPl
             offsets = sum(header.last_offset_delta + 1 for header in found)
             if offsets == wanted and all(any(header.base_offset in each for each in own) for header in found):
                 continue
-            text = f"{path.name} gives {offsets} offsets from {first} to {end}, where the archive has none and recovery writes {wanted}"
+            text = (
+                f"{path.name} gives {count_text(offsets, 'offset')} from {first} to {end}, where the archive has none and recovery "
+                f"writes {wanted}"
+            )
         tally.find("differs", place.topic, place.partition, first, text, path.name)
 
 

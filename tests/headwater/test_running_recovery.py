@@ -28,7 +28,7 @@ def test_log_directories_are_named_with_their_broker_or_without() -> None:
 def test_what_stays_or_failed_is_a_partial_success() -> None:
     check_handed(None)
     check_handed([Handed("acl", "a", "", "given"), Handed("acl", "b", "", "there")])
-    with pytest.raises(Partial, match=r"1 are as the running cluster has them.*1 were not given: run the same command again"):
+    with pytest.raises(Partial, match=r"left as the running cluster has it: 1; not given: 1: run the same command again"):
         check_handed([Handed("acl", "a", "", "stays"), Handed("acl", "b", "", "failed", "no")])
 
 
@@ -36,7 +36,7 @@ def test_rows_of_programs_have_both_kinds(capsys: pytest.CaptureFixture[str]) ->
     rows: list[dict[str, Any]] = [{"topic": "orders"}]
     say_handed([Handed("acl", "a", "", "given")], "json", rows)
     assert [each.get("kind") for each in rows] == [None, "acl"]
-    assert "1 of 1 offsets, ACLs, quotas and settings are given" in capsys.readouterr().err
+    assert "given to the running cluster: 1 of 1 offsets, ACLs, quotas and settings" in capsys.readouterr().err
 
 
 def test_what_place_prints_for_programs_is_json_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -532,7 +532,7 @@ def snapshot_extra(bucket: DamagedBucket) -> bool:
     """A later one, that is not listed."""
     raw = bucket.store.get(sorted(_snapshots(bucket))[-1])[0] if _snapshots(bucket) else b""
     bucket.put(f"cluster/0000000009/{300:020}-{2:010}-{_uid(bucket.random)}.checkpoint.gz", bucket.random.choice((raw, b"rubbish")))
-    bucket.cluster_said.append(("snapshots are not listed", "cluster/"))
+    bucket.cluster_said.append(("not listed: ", "cluster/"))
     if bucket.is_touched(keys.CLUSTER_LIST):
         bucket.is_cluster_harmed = True
     return True

@@ -423,7 +423,7 @@ class DamagedBucket:
         yield from self.cluster_said
         newest = max(self.snapshots)
         if self.holds(newest) and self.is_list_older:
-            yield ("snapshots are not listed",)
+            yield ("not listed: ",)
         elif not self.is_list_older and not (self.holds(newest) and self.store.get(newest)[0] == self.snapshots[newest].raw):
             yield newest, keys.CLUSTER_LIST
 

@@ -267,7 +267,7 @@ def test_unknown_records_come_back_byte_for_byte_and_in_order_after_all_else(tmp
     assert plan.left_out == ()
     assert plan.cluster is not None
     assert (plan.cluster.starts_on, str(starting_on(plan))) == ((), "4.5 or newer")
-    assert "3 records of kinds [98, 99], which this version does not know, come back byte for byte and in order" in plan.notes
+    assert "3 records of kinds [98, 99], which this version does not know: back byte for byte and in order" in plan.notes
     assert plan.cluster is not None
     assert plan.cluster.unknown == 3
     recovery.apply(plan, tmp_path / "kafka", kitchen.store)
@@ -279,7 +279,7 @@ def test_unknown_records_come_back_byte_for_byte_and_in_order_after_all_else(tmp
 def test_unknown_records_that_may_be_secret_are_left_out_and_counted(options: recovery.Options, tmp_path: Path) -> None:
     kitchen = Kitchen(secrets=False, unread={99: 2, 98: 1, 11: 1}, unknown=LATER, kept=(b"\x01\x0b\x09later",))
     plan = kitchen.plan(options)
-    assert plan.left_out == (WITHHELD, "4 records that its writer did not know, as nobody can tell whether they are secret")
+    assert plan.left_out == (WITHHELD, "4 records that its writer did not know, as nobody can tell what is secret there")
     assert plan.cluster is not None
     assert (plan.cluster.unknown, plan.problems) == (0, ())
     recovery.apply(plan, tmp_path / "kafka", kitchen.store)
@@ -291,7 +291,7 @@ def test_no_release_that_cannot_have_written_an_unknown_record_gets_one(release:
     kitchen = Kitchen(unread={99: 2, 98: 1}, unknown=LATER)
     plan = kitchen.plan(recovery.Options(cluster="latest", kafka_release=release))
     (left_out,) = plan.left_out
-    assert left_out.startswith("3 records of kinds [98, 99], which this version does not know: no Kafka up to 4.4 writes them")
+    assert left_out.startswith("3 records of kinds [98, 99], which this version does not know: no Kafka up to 4.4 writes such")
     recovery.apply(plan, tmp_path / "kafka", kitchen.store)
     assert injected(tmp_path / "kafka").unknown == ()
 
@@ -306,14 +306,14 @@ def test_levels_on_which_a_newer_release_alone_starts_say_that_it_reads_what_was
 def test_what_a_later_record_may_have_undone_and_what_had_no_room_is_left_out(tmp_path: Path) -> None:
     undone = Kitchen(unread={99: 1, 11: 1}, unknown=LATER[:1], kept=(b"\x01\x0b\x09later",))
     plan = undone.plan(FOR_NEWER)
-    assert plan.left_out == ("1 records of kinds [11], which this version does not know: later ones may have undone a part of them",)
+    assert plan.left_out == ("1 record of kinds [11], which this version does not know: later ones may have undone a part",)
     recovery.apply(plan, tmp_path / "one", undone.store)
     assert (injected(tmp_path / "one").unknown, injected(tmp_path / "one").kept) == (LATER[:1], ())
     incomplete = Kitchen(unread={99: 5}, unknown=LATER[:1])
     plan = incomplete.plan(FOR_NEWER)
     assert plan.left_out == (
         "4 records that its writer did not know, and had no room for",
-        "1 records of kinds [99], which this version does not know: later ones may have undone a part of them",
+        "1 record of kinds [99], which this version does not know: later ones may have undone a part",
     )
     recovery.apply(plan, tmp_path / "two", incomplete.store)
     assert injected(tmp_path / "two").unknown == ()
@@ -343,7 +343,7 @@ def test_fields_that_are_not_known_come_back_with_their_records(tmp_path: Path) 
     plan = Kitchen(
         topics={**found.topics, "menu": replace(menu, tags=(), partitions={**menu.partitions, 0: partition})}, unread={3: 1}
     ).plan()
-    assert plan.left_out == ("what 1 partitions have that this version does not know: their replicas are others",)
+    assert plan.left_out == ("what 1 partition had that this version does not know: the replicas are others",)
 
 
 def _a_setting(state: ClusterMetadata) -> tuple[int, str, str]:
@@ -494,7 +494,7 @@ def test_an_older_list_that_was_put_back_is_noted() -> None:
     plan = kitchen.plan()
     assert plan.cluster is not None
     assert plan.cluster.number == 1
-    assert "1 snapshots are not listed, the last are 2" in plan.notes
+    assert "not listed: 1 snapshot, the last 2" in plan.notes
 
 
 def test_a_snapshot_of_another_cluster_is_a_problem_though_no_list_says_so() -> None:

@@ -110,10 +110,10 @@ def test_people_read_what_ends_early_or_was_set_back() -> None:
     assert (row["topic"], row["partition"], row["head"], row["bound"], row["end"], row["offsets"]) == ("orders", 0, 3, None, 3, 1)
     assert row["transactions"] == "2 aborted"
     assert cut_summary(plan) == (
-        "cut: 0 of 3 partitions end before their archive; 2 open transactions aborted; ended for their coordinator: 1; "
+        "cut: before the end of the archive: 0 of 3 partitions; 2 open transactions aborted; ended for their coordinator: 1; "
         "1 group offset beyond, set back; new producer ids from 1000000 on"
     )
-    assert "1 of 3 partitions end before their archive; 2 open transactions left out" in cut_summary(
+    assert "before the end of the archive: 1 of 3 partitions; 2 open transactions left out" in cut_summary(
         an_archive().plan(open_transactions="cut")
     )
     assert (list(cut_rows(replace(plan, cut=None))), cut_summary(replace(plan, cut=None))) == ([], "")

@@ -46,7 +46,7 @@ def test_an_older_list_that_was_put_back_or_one_that_is_lost_is_noted() -> None:
     kitchen = DamagedKitchen()
     assert not any("snapshots" in note for note in planned(kitchen).notes)
     kitchen.store.replace(keys.CLUSTER_LIST, kitchen.list_of_before, expected_tag=kitchen.store.get(keys.CLUSTER_LIST)[1])
-    assert "1 snapshots are not listed, the last are 2" in planned(kitchen).notes
+    assert "not listed: 1 snapshot, the last 2" in planned(kitchen).notes
     kitchen.store.delete(keys.CLUSTER_LIST)
     plan = planned(kitchen)
     assert features_of(plan) == kitchen.state.features

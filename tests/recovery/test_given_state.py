@@ -259,7 +259,7 @@ def test_what_was_archived_without_secrets_is_left_out_by_name_and_the_rest_is_g
     stage = KitchenStage(tmp_path, cluster, kitchen)
     assert stage.plan.left_out == (
         "settings of brokers 1: the running cluster's brokers are others",
-        "1 records of the cluster's metadata that this version does not know",
+        "1 record of the cluster's metadata that this version does not know",
         WITHHELD,
     )
     stage.hand_over()

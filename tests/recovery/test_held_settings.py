@@ -143,7 +143,7 @@ def test_a_setting_that_is_never_set_is_not_said_to_be_put_back(recovered: tuple
     into, cluster = recovered
     behind, pauses = Behind(cluster.plan), list[float]()
     behind.answers_behind = 1_000
-    with pytest.raises(TransientError, match="not yet as they were set"):
+    with pytest.raises(TransientError, match="not yet as set: "):
         finish(into, behind, ManualClock(), pause=pauses.append)
     assert 5 <= sum(pauses) <= 30
     assert len(held_of(into)) == 5

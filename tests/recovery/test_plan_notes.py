@@ -46,7 +46,7 @@ def test_a_requested_end_says_what_it_leaves_out() -> None:
         [note] = notes_of(replace(topic, partitions=(replace(topic.partitions[0], end=end),)))
         return note
 
-    assert text(RequestedEnd(offset=20, records=10)).endswith("ends at offset 20 or before, as requested: 10 records after it are left out")
+    assert text(RequestedEnd(offset=20, records=10)).endswith("ends at offset 20 or before, as requested, without 10 records after it")
     disorder = text(RequestedEnd(offset=20, records=10, out_of_order=3, at_least=True))
     assert disorder.endswith(", at least 3 of them out of order: not later than that")
 

@@ -122,7 +122,7 @@ def test_an_interrupted_one_goes_on_with_the_same_places(tmp_path: Path) -> None
     assert status is not None
     assert (status.files_placed, status.problem) == (status.files, "")
     shutil.rmtree(next((tmp_path / "all" / "node-3").glob("menu-*")))
-    with pytest.raises(VerificationFailed, match="files are gone"):
+    with pytest.raises(VerificationFailed, match="gone or changed: 1 file"):
         recovery.apply(kitchen.plan(THREE), tmp_path / "all", kitchen.store)
 
 

@@ -53,7 +53,7 @@ def test_a_log_ends_before_the_first_batch_with_a_later_timestamp() -> None:
     assert end_of(archive, 30) == RequestedEnd(offset=3, records=5, out_of_order=0)
     assert end_of(archive, 0) == RequestedEnd(offset=0, records=8)
     assert archive.partition("orders", to_time_ms=T0).next_offset == 0
-    assert [note for note in archive.plan(to_time_ms=T0 + 40).notes if "4 records after it are left out, 1 of them out of order" in note]
+    assert [note for note in archive.plan(to_time_ms=T0 + 40).notes if "without 4 records after it, 1 of them out of order" in note]
 
 
 def test_whole_runs_out_of_order_are_counted_by_what_the_manifest_says() -> None:

@@ -112,7 +112,7 @@ def test_what_the_archive_still_lists_is_damage(tmp_path: Path) -> None:
     plan = archive.plan()
     archive.replace("orders", MERGED[2:], lost=[first])
     archive.store.delete(first.key)
-    with pytest.raises(VerificationFailed, match="1 archived runs"):
+    with pytest.raises(VerificationFailed, match="1 archived run;"):
         recovery.apply(plan, tmp_path, archive.store)
     report = recovery.apply(plan, tmp_path, archive.store, skip_damaged=True)
     assert (recovered(tmp_path), len(report.left_out)) == (MERGED[2:], 1)

@@ -57,7 +57,7 @@ def test_one_whose_creation_nobody_answers_may_still_come(archive: Archive, monk
     cluster = Running()
     plan = planned(archive, cluster)
     monkeypatch.setattr(cluster, "create_topics", lambda topics: {})
-    with pytest.raises(TransientError, match="2 topics were created is not known yet"):
+    with pytest.raises(TransientError, match="not known yet whether it was created: 2 topics"):
         with_created_topics(plan, cluster)
 
 

@@ -17,7 +17,7 @@ from tests.recovery.written_archive import Archive, plain
 
 
 def beyond(archive: Archive) -> list[str]:
-    return [note for note in archive.plan().notes if "not listed" in note]
+    return [note for note in archive.plan().notes if "does not list" in note]
 
 
 def test_an_older_head_that_was_put_back_is_noted() -> None:
@@ -33,7 +33,7 @@ def test_an_older_head_that_was_put_back_is_noted() -> None:
     archive.store.delete(keys.head(partition))
     archive.store.create(keys.head(partition), encode_head(older))
     [note] = beyond(archive)
-    assert note.startswith("orders:0 ends at offset 5, and 2 objects of offsets 5 to 9 are not listed")
+    assert note.startswith("orders:0 ends at offset 5, and its manifest does not list 2 objects of offsets 5 to 9:")
 
 
 def test_chunks_beyond_the_end_of_a_head_that_was_put_back_are_noted() -> None:
@@ -50,13 +50,13 @@ def test_chunks_beyond_the_end_of_a_head_that_was_put_back_are_noted() -> None:
     archive.store.create(following.chunk_key(0), b"being written")
     archive.store.create(following.chunk_key(0) + chunk_keys.INDEX, b"index")
     [note] = beyond(archive)
-    assert note.startswith("orders:0 ends at offset 10, and 1 chunks of segments from offset 10 to 10 on are not listed")
+    assert note.startswith("orders:0 ends at offset 10, and its manifest does not list 1 chunk of segments from offset 10 to 10 on:")
     held = repository.load(partition)
     assert held is not None
     archive.store.delete(keys.head(partition))
     archive.store.create(keys.head(partition), encode_head(replace(held.head, entries=EntryTree(entries[:1]), last_offset=4)))
     [note] = beyond(archive)
-    assert "and 2 chunks of segments from offset 0 to 10 on are not listed" in note
+    assert "2 chunks of segments from offset 0 to 10 on:" in note
     other = PartitionId(partition.cluster_id, "AAAAAAAAAAAAAAAAAAAAAQ", 0, "orders")
     repository.commit(None, replace(held.head, topic_id=other.topic_id, start_offset=0, last_offset=-1, entries=EntryTree(), version=1))
     assert beyond(archive) == [], "all of it may be another topic's of that name"
