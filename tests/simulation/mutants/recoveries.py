@@ -50,7 +50,7 @@ def recovery_calls_silence_damage(stack: ExitStack) -> None:
     patch_in(stack, recovery.planner, "plan_partition", plan_partition)
 
 
-@mutant("a recovery believes what it has downloaded", theme="damaged buckets", noted=3)
+@mutant("a recovery believes what it has downloaded", theme="damaged buckets", noted=4)
 def recovery_compares_nothing(stack: ExitStack) -> None:
     def download(store: ObjectStore, entry: Entry, arrived: Callable[[memoryview], object]) -> None:
         buffer = memoryview(bytearray(entry.run_bytes))
