@@ -57,7 +57,7 @@ class RecoveredMoment:
         self.own: dict[Place, list[Batch]] = {}
         """What recovery wrote."""
         self.below: dict[Place, list[Row]] = {}
-        """What stays in the archive and a gateway serves."""
+        """What stays in the archive and a gateway serves; what is lost of it is among it, as nobody has looked there."""
         self.logs: dict[Place, LeaderLog] = {}
         self.starts: dict[Place, int] = {}
         """Where their first segments begin."""
@@ -74,8 +74,8 @@ class RecoveredMoment:
                 start = found[0][0].base_offset if found else partition.next_offset
                 self.starts[place] = start if place in self.cluster.data else partition.start_offset
                 is_served = moment.options.mode != "full" and place in self.cluster.data
-                kept = self._kept(place) if is_served else []
-                self.below[place] = [Row.of(*batch) for batch in kept if batch[0].base_offset < start]
+                stays = [batch for batch in moment.logs[place] if batch.base_offset < start] if is_served else []
+                self.below[place] = [Row.of(read_batch_header(batch.raw), batch.raw) for batch in stays]
                 self.logs[place] = LeaderLog((Row.of(*batch) for batch in found), partition.next_offset)
                 self._bounds[place] = partition.next_offset
                 self._requested[place] = partition.end.offset if partition.end is not None else self.cluster.logs[place].end + 1
@@ -94,7 +94,10 @@ class RecoveredMoment:
     def goes_on(self, random: Random) -> Former:
         """Return the cluster as it goes on, with what it archives to: the archive that it came from, or an empty one."""
         moment, bounds, ended = self.moment, self._bounds, self._outcomes(self.logs)
-        archive = moment.archive if moment.options.take_over or moment.options.cluster_id is not None else None
+        archived_ends = moment.archive.ends()
+        ends_in_lost = any(archived_ends[place] == last + 1 for place, lost in moment.lost.items() for _, last in lost)  # with its index
+        continues = (moment.options.take_over or moment.options.cluster_id is not None) and not ends_in_lost
+        archive = moment.archive if continues else None
         starts = dict.fromkeys(self.starts, 0) if archive is not None else self.starts
         transactions = []
         for transaction in self.cluster.transactions:
@@ -104,7 +107,7 @@ class RecoveredMoment:
             parts = {place: offsets for place, offsets in (visible if any(visible.values()) else there).items() if offsets}
             states = [offset for offset in transaction.states if offset < bounds[home]]
             transactions.append(replace(transaction, parts=parts, states=states))
-        logs, ends = dict[Place, Log](), archive.ends() if archive is not None else {}
+        logs, ends = dict[Place, Log](), archived_ends if archive is not None else {}
         for place, log in self.logs.items():
             archived = [batch._replace(step=0) for batch in moment.logs[place]] if archive is not None else []
             new = [batch for batch in self.batches[place] if batch[0].base_offset >= ends.get(place, 0)]
@@ -164,7 +167,7 @@ class RecoveredMoment:
             (each.topic, each.partition, each.producer_id): each.outcome == "ended by the coordinator"
             for each in self.plan.cut.transactions
         }
-        logs = {place: LeaderLog((*self._archived_below(place), *log.rows), log.end) for place, log in self.logs.items()}
+        logs = {place: LeaderLog((*self.below[place], *log.rows), log.end) for place, log in self.logs.items()}
         still = {place: log.copy() for place, log in logs.items()}
         self._coordinator(still).run(self.now_ms + HOUR_MS)
         for place, log in sorted(logs.items()):
@@ -175,12 +178,6 @@ class RecoveredMoment:
                 is_ended = still[place].producers[producer_id].open_from is None
                 if named.get((*place, producer_id)) is not is_ended:
                     yield Problem("keep", f"{place[0]}:{place[1]}, {producer_id} ended: {is_ended}, the plan {named}")
-
-    def _archived_below(self, place: Place) -> Iterator[Row]:
-        """Yield what stays in the archive, with what is lost of it: nobody has looked there."""
-        if self.moment.options.mode != "full" and place in self.cluster.data:
-            batches = (batch for batch in self.moment.logs[place] if batch.base_offset < self.starts[place])
-            yield from (Row.of(read_batch_header(batch.raw), batch.raw) for batch in batches)
 
     # What recovery wrote
 
