@@ -4,7 +4,7 @@ The head, its pages' sums and the options decide; a page is read only where an e
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -49,7 +49,7 @@ class LocalPart(NamedTuple):
     next_offset      where the last entry ends, which may have to be cut; the log's end when there is none
     below_retention  how many runs retention leaves out
     left             what a gateway serves, below the entries; None in `full`
-    beneath          runs below the entries, in offset order, from where the oldest transaction began that is open at the end
+    beneath          runs below the entries, in offset order, from where the oldest transaction began that is open where one of these ends
     lost_pages       of what was wanted; gaps among the entries
     """
 
@@ -198,9 +198,14 @@ def _left(tree: EntryTree, kept: EntryList, start_offset: int) -> LeftInArchive 
 
 
 def _beneath(tree: EntryTree, kept: Sequence[Entry], start_offset: int) -> tuple[Entry, ...]:
+    """The newest runs below `kept`, from where the oldest transaction began that is open at the end, or where a kept run ends: the next one
+    may turn out to be lost."""
     first = kept[0].base_offset if kept else tree.next_offset if tree else 0
-    open_from = next((entry.open_from for entry in reversed(tree) if not entry.gap), None)
-    if open_from is None or open_from >= first:
+    if first <= start_offset:
+        return ()
+    ends = kept or islice((entry for entry in reversed(tree) if not entry.gap), 1)
+    open_from = min((entry.open_from for entry in ends if entry.open_from is not None), default=first)
+    if open_from >= first:
         return ()
     found: list[Entry] = []
     for entry in reversed(tree.split_at(first)[0]):

@@ -254,7 +254,7 @@ class PartitionPlan(msgspec.Struct, frozen=True, kw_only=True):
     left             what is left in the archive below the entries and a gateway serves
     replicas         the brokers that it is on, the one with its records first; none: the plan's one node
     directory        of that broker, below the target
-    beneath          the newest runs of that, as far back as a transaction began that is open at the log's end
+    beneath          the newest runs of that, as far back as a transaction began that is open where one of `entries` ends, or the log
     archive_end      where what is archived ends, also where the log ends before it; None: a plan of before
     newest_ms        greatest timestamp of a record that the archive has of it, see Entry.newest_ms; None: none has one, or a plan of before
     lost_pages       of its manifest; gaps among the entries, once what is damaged is skipped

@@ -166,6 +166,12 @@ def test_the_runs_in_which_an_open_transaction_began_are_known_though_they_stay_
     assert plan_partition(a_head(*entries)).beneath == ()
 
 
+def test_the_runs_in_which_a_transaction_began_are_known_where_its_end_may_be_lost() -> None:
+    entries = (an_entry(0, 9), an_entry(10, 19, open_from=17), an_entry(20, 29, open_from=17), an_entry(30, 39))
+    partial = plan_partition(a_head(*entries), PartBounds(mode="partial", keep_bytes=101))
+    assert ([each.base_offset for each in partial.beneath], bases(partial), partial.open_from) == ([10], [20, 30], None)
+
+
 def test_a_requested_end_leaves_out_what_follows_it() -> None:
     def ending(offset: int, **changes: Any) -> tuple[list[int], int, int]:
         bounds = PartBounds(end=RequestedEnd(offset=offset, records=1))
