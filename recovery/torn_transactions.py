@@ -10,19 +10,22 @@ marker before it may be younger than these records: commits return before their 
 which they are open.
 """
 
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.segments.batch_walk import walk
+from headwater_core.segments.coordinator_records import TransactionState
 from headwater_core.segments.markers import ABORT, COMMIT, read_marker
 from headwater_core.threads import ContextThreads
 from manifests.entry import Entry
 from recovery.coordinators import TRANSACTIONS, Commitment
 from recovery.cut import TornTransaction
 from recovery.local_part import OPEN_RUNS_MAX
-from recovery.open_transactions import DAMAGE, Open, open_before, run_index
+from recovery.open_transactions import DAMAGE, Open, open_after, open_before, run_index
 from recovery.recovery_plan import PartitionPlan, Place
 from recovery.runs import fetched
 
@@ -33,7 +36,7 @@ _MARKERS_APART_MS = 10_000  # how far from each other the markers of one transac
 
 
 class EndMarker(NamedTuple):
-    """A marker as a log has it. data_epoch, data_ms: of the producer's last data before it in the same run; -1: there is none.
+    """A marker as a log has it. data_epoch, data_ms: of the last data of its transaction; -1: there is none, or it is not known.
     first_offset: of that transaction's records in this log; -1: it has none there"""
 
     producer_id: int
@@ -64,9 +67,7 @@ class _Parts:
     missing: dict[Place, int] = field(default_factory=dict)
 
     def is_one_with(self, other: "_Parts") -> bool:
-        """Are these parts of one transaction, given that their epoch is one? Those of version 1 have it in common, and no marker."""
-        if any(marker.producer_epoch > self.producer_epoch for parts in (self, other) for marker in parts.committed.values()):
-            return True
+        """Are these parts of one transaction, given that their epoch is one, and that they are of version 1?"""
         same = self.committed.keys() & other.committed.keys()
         is_complete_there = self.committed.keys() & other.missing.keys() or other.committed.keys() & self.missing.keys()
         return bool(same) and not is_complete_there and all(self.committed[log] == other.committed[log] for log in same)
@@ -77,24 +78,109 @@ class _Parts:
         self.missing = other.missing | self.missing
 
 
-_Found = dict[tuple[int, int], list[_Parts]]
+class _Found:
+    """Transactions that may be torn. An epoch is that of one transaction of version 2, and of any number of version 1: these are told apart
+    by their markers."""
+
+    def __init__(self) -> None:
+        self._parts: list[_Parts] = []
+        self._exact: dict[tuple[int, int], _Parts] = {}
+        self._marked: defaultdict[tuple[Place, EndMarker], list[_Parts]] = defaultdict(list)
+
+    def add(self, added: _Parts, *, is_exact: bool) -> None:
+        """Add to what is found of a transaction. is_exact: it is of version 2"""
+        key = added.producer_id, added.producer_epoch
+        if is_exact:
+            known = self._exact.get(key)
+        else:
+            marked = (parts for marker in added.committed.items() for parts in self._marked[marker])
+            known = next((parts for parts in marked if parts.is_one_with(added)), None)
+        if known is None:
+            known = added
+            self._parts.append(known)
+            if is_exact:
+                self._exact[key] = known
+        else:
+            known.add(added)
+        if not is_exact:
+            for marker in added.committed.items():
+                if known not in self._marked[marker]:
+                    self._marked[marker].append(known)
+
+    def torn(self) -> list[_Parts]:
+        torn = (parts for parts in self._parts if parts.committed and parts.missing)
+        return sorted(torn, key=lambda parts: (parts.producer_id, parts.producer_epoch))
 
 
-def _add(found: _Found, added: _Parts) -> None:
-    """Add to what is found of a transaction. found: by producer id and epoch"""
-    known = found.setdefault((added.producer_id, added.producer_epoch), [])
-    for parts in known:
-        if parts.is_one_with(added):
-            parts.add(added)
-            return
-    known.append(added)
+class _EpochMarkers:
+    """The markers of one epoch of a producer in one log, by time."""
+
+    def __init__(self, markers: Iterable[EndMarker]) -> None:
+        self._markers = sorted(markers, key=lambda marker: (marker.timestamp_ms, marker.offset))
+        self._times = [marker.timestamp_ms for marker in self._markers]
+        self._first = _first_from(self._markers)
+        self._commits = [marker for marker in self._markers if marker.is_commit]
+        self._commit_times = [marker.timestamp_ms for marker in self._commits]
+
+    def since(self, time_ms: int) -> EndMarker | None:
+        """Return the first in the log of those that are not older."""
+        at = bisect_left(self._times, time_ms)
+        return self._first[at] if at < len(self._first) else None
+
+    def nearest_commit(self, time_ms: int) -> EndMarker | None:
+        at = bisect_left(self._commit_times, time_ms)
+        return min(self._commits[max(0, at - 1) : at + 1], key=lambda marker: abs(marker.timestamp_ms - time_ms), default=None)
+
+
+class _ProducerMarkers:
+    """The markers of one producer in one log."""
+
+    def __init__(self, markers: Sequence[EndMarker]) -> None:
+        self.all = markers
+        by_epoch: defaultdict[int, list[EndMarker]] = defaultdict(list)
+        for marker in markers:
+            by_epoch[marker.producer_epoch].append(marker)
+        self._epochs = sorted(by_epoch)
+        self._by_epoch = {epoch: _EpochMarkers(by_epoch[epoch]) for epoch in self._epochs}
+        self._first = _first_from([min(by_epoch[epoch], key=lambda marker: marker.offset) for epoch in self._epochs])
+
+    def nearest_commit(self, epoch: int, time_ms: int) -> EndMarker | None:
+        return self._by_epoch[epoch].nearest_commit(time_ms) if epoch in self._by_epoch else None
+
+    def of(self, epoch: int) -> EndMarker | None:
+        """Return the first of this epoch."""
+        return self._by_epoch[epoch].since(-1) if epoch in self._by_epoch else None
+
+    def above(self, epoch: int) -> EndMarker | None:
+        """Return the first of any later epoch."""
+        at = bisect_right(self._epochs, epoch)
+        return self._first[at] if at < len(self._first) else None
+
+    def since(self, epoch: int, time_ms: int) -> EndMarker | None:
+        """Return the first of this or a later epoch that is not older."""
+        later = (self._by_epoch[each].since(time_ms) for each in self._epochs[bisect_left(self._epochs, epoch) :])
+        return min((marker for marker in later if marker is not None), key=lambda marker: marker.offset, default=None)
+
+
+def _first_from(markers: Sequence[EndMarker]) -> list[EndMarker]:
+    """Return for each of them the one of the least offset from there on."""
+    first = list(markers)
+    for at in reversed(range(len(first) - 1)):
+        first[at] = min(first[at], first[at + 1], key=lambda marker: marker.offset)
+    return first
+
+
+_NONE = _ProducerMarkers(())
 
 
 class _Searched(NamedTuple):
-    """One log. is_emptied: retention has removed everything, so nothing is missing"""
+    """One log. markers: by producer; is_emptied: retention has removed everything, so nothing is missing"""
 
-    markers: list[EndMarker]
+    markers: Mapping[int, _ProducerMarkers]
     is_emptied: bool
+
+    def of(self, producer_id: int) -> _ProducerMarkers:
+        return self.markers.get(producer_id, _NONE)
 
 
 MayBeTorn = Callable[[Commitment], bool]
@@ -157,22 +243,25 @@ def find_torn(
         return TornFound((), {})
 
     def search(item: tuple[Place, PartitionPlan]) -> tuple[Place, _Searched]:
-        runs = runs_of(*item)
-        return item[0], _Searched(list(_end_markers(store, runs, since)), is_emptied=not runs and item[1].next_offset > 0)
+        runs, markers = runs_of(*item), defaultdict[int, list[EndMarker]](list)
+        for marker in _end_markers(store, runs, since):
+            markers[marker.producer_id].append(marker)
+        by_producer = {producer_id: _ProducerMarkers(of_producer) for producer_id, of_producer in markers.items()}
+        return item[0], _Searched(by_producer, is_emptied=not runs and item[1].next_offset > 0)
 
     searched = dict(pool.map(search, [item for item in partitions.items() if item[0][0] != TRANSACTIONS]))
-    markers = {log: each.markers for log, each in searched.items()}
-    found: _Found = {}
+    found = _Found()
     for log, transaction in ended:
-        if commits := dict(_commits_of(transaction, log, markers)):
+        if commits := dict(_commits_of(transaction, log, searched)):
             epoch = transaction.producer_epoch or 0
-            _add(found, _Parts(transaction.producer_id, epoch, committed=commits, missing={log: transaction.first_offset}))
+            added = _Parts(transaction.producer_id, epoch, committed=commits, missing={log: transaction.first_offset})
+            found.add(added, is_exact=any(marker.producer_epoch > epoch for marker in commits.values()))
     for log, marker in lost:
-        _add_cut(found, log, marker, partitions[log].next_offset, markers)
+        _add_cut(found, log, marker, partitions[log].next_offset, searched)
     newest = _newest(partitions)
     for commitment in suspected:
         _add_commitment(found, commitment, partitions, newest, searched)
-    torn = [parts for _, same_epoch in sorted(found.items()) for parts in same_epoch if parts.committed and parts.missing]
+    torn = found.torn()
     ends: dict[Place, int] = {}
     for parts in torn:
         for log, marker in parts.committed.items():
@@ -181,20 +270,20 @@ def find_torn(
     return TornFound(tuple(map(_torn_of, torn)), ends)
 
 
-def _commits_of(transaction: Open, log: Place, markers: Mapping[Place, Sequence[EndMarker]]) -> Iterator[tuple[Place, EndMarker]]:
+def _commits_of(transaction: Open, log: Place, searched: Mapping[Place, _Searched]) -> Iterator[tuple[Place, EndMarker]]:
     """Yield the COMMITs of `transaction`, which is open in `log`, in other logs."""
     epoch = transaction.producer_epoch
     others = [
         (other, marker)
-        for other, found in markers.items()
-        for marker in found
-        if other != log and marker.producer_id == transaction.producer_id and marker.data_epoch in (-1, epoch)
+        for other, each in searched.items()
+        for marker in each.of(transaction.producer_id).all
+        if other != log and marker.data_epoch in (-1, epoch)
     ]
     exact = [(other, marker) for other, marker in others if epoch is not None and marker.producer_epoch == epoch + 1 and marker.is_commit]
     if exact:
         yield from exact
         return
-    mine = [marker for marker in markers[log] if marker.producer_id == transaction.producer_id]
+    mine = searched[log].of(transaction.producer_id).all if log in searched else ()
     before = max(mine, key=lambda marker: marker.offset, default=None)
     ends: dict[Place, EndMarker] = {}
     for other in {other for other, _ in others}:
@@ -220,17 +309,16 @@ def _first_after(transaction: Open, before: EndMarker | None, found: Sequence[En
     return next((marker for marker in found if max(marker.data_ms, marker.timestamp_ms) >= transaction.last_ms), None)
 
 
-def _add_cut(found: _Found, log: Place, lost: EndMarker, end: int, markers: Mapping[Place, Sequence[EndMarker]]) -> None:
+def _add_cut(found: _Found, log: Place, lost: EndMarker, end: int, searched: Mapping[Place, _Searched]) -> None:
     """Add a transaction whose COMMIT was cut away in one log, where the others have it."""
-    is_exact = lost.data_epoch < lost.producer_epoch
+    is_exact = 0 <= lost.data_epoch < lost.producer_epoch
     added = _Parts(lost.producer_id, lost.producer_epoch - is_exact, missing={log: max(lost.first_offset, end)})
-    for other, others in markers.items():
-        same = [each for each in others if each[:2] == lost[:2] and each.is_commit and other != log]
-        nearest = min(same, key=lambda marker: abs(marker.timestamp_ms - lost.timestamp_ms), default=None)
+    for other, each in searched.items():
+        nearest = None if other == log else each.of(lost.producer_id).nearest_commit(lost.producer_epoch, lost.timestamp_ms)
         if nearest is not None and (is_exact or abs(nearest.timestamp_ms - lost.timestamp_ms) <= _MARKERS_APART_MS):
             added.committed[other] = nearest
     if added.committed:
-        _add(found, added)
+        found.add(added, is_exact=is_exact)
 
 
 def _add_commitment(
@@ -244,26 +332,25 @@ def _add_commitment(
     state = commitment.state
     added = _Parts(state.marked_id, state.data_epoch, commitment.transactional_id)
     named = commitment.partitions & searched.keys()
-    ends = {log: _marker_of(commitment, searched[log].markers) for log in sorted(named if state.is_committed else searched)}
+    ends = {log: _marker_of(state, searched[log].of(state.marked_id)) for log in sorted(named if state.is_committed else searched)}
     added.committed = {log: marker for log, marker in ends.items() if marker is not None and marker.is_commit}
     decided_ms = max([state.updated_ms, *(marker.timestamp_ms for marker in added.committed.values() if not state.is_committed)])
     for log, marker in ends.items():
         if marker is None and log in named and not searched[log].is_emptied and newest[log] < decided_ms:
             added.missing[log] = partitions[log].next_offset
-    _add(found, added)
+    if added.committed or _is_exact(state):
+        found.add(added, is_exact=_is_exact(state))
 
 
-def _marker_of(commitment: Commitment, markers: Sequence[EndMarker]) -> EndMarker | None:
+def _is_exact(state: TransactionState) -> bool:
+    return state.marker_epoch > state.data_epoch
+
+
+def _marker_of(state: TransactionState, markers: _ProducerMarkers) -> EndMarker | None:
     """Return the marker that shows that a log goes on behind the transaction, its own where there is one."""
-    state = commitment.state
-    mine = [marker for marker in markers if marker.producer_id == state.marked_id]
-    if state.marker_epoch > state.data_epoch:
-        exact = [marker for marker in mine if marker.producer_epoch == state.marker_epoch]
-        later = [marker for marker in mine if marker.producer_epoch > state.marker_epoch]
-    else:
-        exact = []
-        later = [marker for marker in mine if marker.producer_epoch >= state.marker_epoch and marker.timestamp_ms >= state.started_ms]
-    return min(exact or later, key=lambda marker: marker.offset, default=None)
+    if _is_exact(state):
+        return markers.of(state.marker_epoch) or markers.above(state.marker_epoch)
+    return markers.since(state.marker_epoch, state.started_ms)
 
 
 def _torn_of(parts: _Parts) -> TornTransaction:
@@ -327,8 +414,13 @@ def _end_markers(store: ObjectStore, entries: Sequence[Entry], since: Mapping[in
 def _markers_in(store: ObjectStore, entries: Sequence[Entry], at: int, wanted: Collection[int] | None) -> Iterator[EndMarker]:
     """Yield the markers in one run; wanted: of these producers, None: of all."""
     entry = entries[at]
-    first_offsets = dict(open_before(store, entries, at))
-    data: dict[int, tuple[int, int]] = {}  # epoch and time of each producer's last
+    opened = open_after(store, entries, at - 1) if open_before(store, entries, at) else ()
+    first_offsets = {transaction.producer_id: transaction.first_offset for transaction in opened}
+    data = {
+        transaction.producer_id: (transaction.producer_epoch, transaction.last_ms)
+        for transaction in opened
+        if transaction.producer_epoch is not None
+    }  # epoch and time of each producer's last
     with fetched(store, entry) as file:
         for position, header in walk(file, 0, entry.live_bytes, where=entry.key):
             producer_id = header.producer_id

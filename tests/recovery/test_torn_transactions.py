@@ -15,6 +15,7 @@ from headwater_core.segments.batches import BatchHeader
 from headwater_core.segments.markers import ABORT, COMMIT, read_marker
 from headwater_core.segments.records import Record, decode_batch
 from recovery.cut import TornTransaction
+from recovery.torn_transactions import _Parts
 from tests.headwater_core.segments.builders import BASE_TIME, Producer, a_batch
 from tests.recovery.written_archive import Archive, aborts, batches_in, commit, data, marker, plain, state
 
@@ -56,7 +57,7 @@ def test_the_first_marker_of_version_1_that_is_not_older_is_the_transaction_s(en
     log = []
     for at, kind in enumerate(ends):
         log += [data(2 * at, 7), marker(2 * at + 1, 7, kind, time_ms=LATER + at * 60_000)]
-    archive.topic("orders", [data(0, 7)], [marker(1, 7, time_ms=BASE_TIME - 1), plain(2)])
+    archive.topic("orders", [data_at(0, 7, BASE_TIME - 10)], [marker(1, 7, time_ms=BASE_TIME - 1), plain(2)])
     archive.topic("menu", log)
     archive.topic("stock", [data(0, 7)])
     assert torn(archive) == ([("", ("menu:0",), ("stock:0",))] if expected else [])
@@ -215,6 +216,56 @@ def test_a_prepared_commit_of_the_transaction_before_commits_nothing() -> None:
     assert [note for note in archive.plan().endings if "had decided to commit" in note and "seven (producer id 7, epoch 0)" in note]
 
 
+@pytest.mark.parametrize("how", ["abort", "cut"])
+def test_a_commit_in_the_run_behind_its_data_is_of_their_transaction(how: str) -> None:
+    """The transaction of orders is an hour younger than that of menu, and of version 1: they have one epoch."""
+    younger = BASE_TIME + 3_600_000
+    open_one = a_batch(1, [Record(1, younger, None, b"soup", ())], producer=Producer(id=8), transactional=True)
+    for runs in (
+        ([data_at(0, 7, younger), open_one, marker(2, 7, time_ms=younger + 1000)],),
+        ([data_at(0, 7, younger)], [open_one, marker(2, 7, time_ms=younger + 1000)]),
+    ):
+        archive = Archive()
+        archive.topic("orders", *runs)
+        archive.topic("menu", [data(0, 7), marker(1, 7, time_ms=BASE_TIME + 1000)])
+        assert torn(archive, open_transactions=how, to_offsets={"orders:0": 2}) == []
+        assert archive.partition("menu", open_transactions=how).next_offset == 2
+
+
+@pytest.mark.parametrize("how", ["abort", "cut"])
+def test_a_commit_is_not_of_an_older_epoch_because_its_data_are_in_another_run(how: str) -> None:
+    """In orders the transaction that is open in menu was aborted; its next one was committed."""
+    aborted, later = [data(0, 7), marker(1, 7, ABORT, time_ms=BASE_TIME + 1000)], BASE_TIME + 3_600_000
+    committed = [data_at(2, 7, later, producer_epoch=1)], [marker(3, 7, producer_epoch=1, time_ms=later + 1000)]
+    archive = Archive()
+    archive.topic("orders", aborted + committed[0], committed[1])
+    archive.topic("menu", [data(0, 7)])
+    assert torn(archive, open_transactions=how) == []
+    assert archive.partition("orders", open_transactions=how).next_offset == 4
+
+
+def test_many_transactions_of_one_epoch_are_compared_with_few_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many comparisons as transactions, not as pairs of them."""
+    compare, compared = _Parts.is_one_with, []
+
+    def is_one_with(self: _Parts, other: _Parts) -> bool:
+        compared.append(other)
+        return compare(self, other)
+
+    monkeypatch.setattr(_Parts, "is_one_with", is_one_with)
+    archive, count = Archive(), 300
+    log, states = list[bytes](), list[bytes]()
+    for at in range(count):
+        time_ms = BASE_TIME + at * 60_000
+        log += [data_at(2 * at, 7, time_ms), marker(2 * at + 1, 7, time_ms=time_ms + 1000)]
+        states.append(state(at, "seven", 7, COMPLETE_COMMIT, ("orders", 0), ("menu", 0), times_ms=(time_ms + 1000, time_ms)))
+    archive.topic("orders", log)
+    archive.topic("menu", [data_at(0, 7, BASE_TIME - 60_000), marker(1, 7, time_ms=BASE_TIME - 59_000)])
+    archive.topic("__transaction_state", states)
+    assert len(torn(archive)) == count
+    assert len(compared) <= 2 * count
+
+
 @pytest.mark.parametrize("status", [0, ONGOING, PREPARE_COMMIT, PREPARE_ABORT, COMPLETE_COMMIT, COMPLETE_ABORT])
 def test_every_id_that_is_live_gets_a_tombstone_in_its_partition(status: int, tmp_path: Path) -> None:
     archive = Archive()
@@ -246,6 +297,11 @@ def test_a_coordinator_is_not_believed_at_a_gap(tmp_path: Path) -> None:
     plan = archive.plan()
     assert aborts(archive.partition("orders")) == [(1, 7)]
     assert [note for note in plan.endings if "__transaction_state:0: offsets 1-10 are lost" in note]
+
+
+def data_at(offset: int, producer: int, time_ms: int, *, producer_epoch: int = 0) -> bytes:
+    of = Producer(id=producer, epoch=producer_epoch)
+    return a_batch(offset, [Record(offset, time_ms, None, b"soup", ())], producer=of, transactional=True)
 
 
 def gone(offset: int, transactional_id: str) -> bytes:
