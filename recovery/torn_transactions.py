@@ -414,8 +414,11 @@ def _end_markers(store: ObjectStore, entries: Sequence[Entry], since: Mapping[in
 def _markers_in(store: ObjectStore, entries: Sequence[Entry], at: int, wanted: Collection[int] | None) -> Iterator[EndMarker]:
     """Yield the markers in one run; wanted: of these producers, None: of all."""
     entry = entries[at]
-    opened = open_after(store, entries, at - 1) if open_before(store, entries, at) else ()
-    first_offsets = {transaction.producer_id: transaction.first_offset for transaction in opened}
+    first_offsets = dict(open_before(store, entries, at))
+    try:
+        opened = open_after(store, entries, at - 1) if first_offsets else ()
+    except DAMAGE:
+        opened = ()  # what the markers' data were is not known
     data = {
         transaction.producer_id: (transaction.producer_epoch, transaction.last_ms)
         for transaction in opened
