@@ -21,7 +21,7 @@ from headwater_core.partition import TopicPartition
 GROUPS_MAX = 100  # that one request names; a group may have committed thousands of offsets
 GROUPS_SMALL_MAX = 400  # where those before have committed few: each request waits for a broker that does something else
 COMMITS_FEW = 10_000  # in one answer
-PLACES_MAX = 20_000  # partitions of which groups share one value
+PARTITIONS_MAX = 20_000  # partitions of which groups share one value
 _OFFSETS_TOPIC = "__consumer_offsets"
 _UNKNOWN_TOPIC, _NO_GROUP = 3, 69
 _DENIED = {29: "TOPIC_AUTHORIZATION_FAILED", 30: "GROUP_AUTHORIZATION_FAILED", 31: "CLUSTER_AUTHORIZATION_FAILED"}
@@ -33,7 +33,7 @@ _DESCRIBED_BY = {
     "classic": BrokerApi.DESCRIBE_GROUPS,
 }
 
-_place = lru_cache(PLACES_MAX)(TopicPartition)  # thousands of groups read the same partitions
+_partition = lru_cache(PARTITIONS_MAX)(TopicPartition)  # thousands of groups read the same partitions
 
 
 class Requests(Protocol):
@@ -118,7 +118,7 @@ def _commits(connection: BrokerConnection, names: Sequence[str]) -> Iterator[tup
                 for partition in topic["partitions"]:
                     _check(partition["error_code"], f"commits of group {group['group_id']} cannot be read")
                     if partition["committed_offset"] >= 0:
-                        commits[_place(topic["name"], partition["partition_index"])] = partition["committed_offset"]
+                        commits[_partition(topic["name"], partition["partition_index"])] = partition["committed_offset"]
             found += len(commits)
             yield group["group_id"], commits
         count = min(2 * count, GROUPS_SMALL_MAX) if found < COMMITS_FEW else GROUPS_MAX
@@ -139,7 +139,7 @@ def _described_share_commits(connection: BrokerConnection, names: Sequence[str])
                 for partition in topic["partitions"]:
                     _check(partition["error_code"], f"start offsets of share group {group['group_id']} cannot be read")
                     if partition["start_offset"] >= 0:
-                        commits[_place(topic["topic_name"], partition["partition_index"])] = partition["start_offset"]
+                        commits[_partition(topic["topic_name"], partition["partition_index"])] = partition["start_offset"]
             yield group["group_id"], commits
 
 
@@ -157,14 +157,20 @@ def _subscriptions(connection: BrokerConnection, api: BrokerApi, names: Sequence
 
 
 def _member_topics(group: Mapping[str, Any]) -> frozenset[str] | None:
-    """Return the topics to which members subscribe by name, and those assigned to them; None for a pattern before anything is assigned."""
+    """Return the topics to which members subscribe by name, and those assigned to them; None where nothing is assigned for a pattern yet.
+
+    Members of one pattern share what it matches: with more members than partitions some are never assigned anything.
+    """
     topics: set[str] = set()
+    matches: dict[str, set[str]] = defaultdict(set)
     for member in group["members"]:
-        topics.update(member["subscribed_topic_names"])
-        for assignment in (member["assignment"], member.get("target_assignment")):
-            topics.update(assigned["topic_name"] for assigned in (assignment or {}).get("topic_partitions", ()))
-    has_pattern = any(member.get("subscribed_topic_regex") for member in group["members"])
-    return None if has_pattern and not topics else frozenset(topics)
+        named = set(member["subscribed_topic_names"])
+        assignments = (member["assignment"], member.get("target_assignment"))
+        assigned = {part["topic_name"] for assignment in assignments for part in (assignment or {}).get("topic_partitions", ())}
+        topics |= named | assigned
+        if pattern := member.get("subscribed_topic_regex"):
+            matches[pattern] |= assigned - named
+    return frozenset(topics) if all(matches.values()) else None
 
 
 def _source_topics(group: Mapping[str, Any]) -> frozenset[str] | None:

@@ -26,6 +26,7 @@ class Coordinator(SocketBroker):
 
     groups   name: type, state, protocol type
     commits  of groups, by name; the start offsets of share groups
+    joining  patterns of further members, to which nothing is assigned
     """
 
     def __init__(self, knows: Mapping[BrokerApi, int] = ALL | {BrokerApi.LIST_GROUPS: 5}) -> None:
@@ -50,6 +51,7 @@ class Coordinator(SocketBroker):
         self.subscribed: dict[str, list[str]] = {}
         self.assigned: dict[str, list[str]] = {}
         self.pattern: dict[str, str] = {}
+        self.joining: dict[str, list[str]] = {}
         self.sources: dict[str, list[str] | None] = {}
         self.list_code = 0
         self.group_code: dict[str, int] = {}
@@ -112,7 +114,9 @@ class Coordinator(SocketBroker):
             member |= {"subscribed_topic_names": self.subscribed.get(name, []), "subscribed_topic_regex": self.pattern.get(name)}
             member |= {"assignment": {"topic_partitions": []}, "target_assignment": {"topic_partitions": []}}
             member["target_assignment" if self.groups[name][0] != "Share" else "assignment"] = {"topic_partitions": assigned}
-            return self._head(name) | {"assignor_name": "uniform", "members": [member]}
+            joined = {"subscribed_topic_names": [], "target_assignment": {"topic_partitions": []}}
+            members = [member, *(member | joined | {"subscribed_topic_regex": pattern} for pattern in self.joining.get(name, []))]
+            return self._head(name) | {"assignor_name": "uniform", "members": members}
 
         return {"groups": [group(name) for name in fields["group_ids"]]}
 

@@ -71,6 +71,17 @@ def test_what_members_read_is_unknown_while_they_join(cluster: Cluster) -> None:
     assert cluster.listing()["pattern"].topics == frozenset({"soup"})
 
 
+def test_a_pattern_that_nothing_is_assigned_for_is_unknown_beside_any_other_member(cluster: Cluster) -> None:
+    own = cluster.own
+    own.groups = dict.fromkeys(("names", "patterns"), ("Consumer", "Reconciling", "consumer"))
+    own.subscribed, own.pattern = {"names": ["soup"]}, {"patterns": "so.*"}
+    own.assigned = {"names": ["soup"], "patterns": ["soup"]}
+    own.joining = {"names": ["br.*"], "patterns": ["br.*"]}
+    assert {name: group.topics for name, group in cluster.listing().items()} == dict.fromkeys(own.groups)
+    own.joining = {"patterns": ["so.*"]}  # a spare member: it shares what is assigned for the pattern
+    assert {group.topics for group in cluster.listing().values()} == {frozenset({"soup"})}
+
+
 def test_a_broker_that_names_no_types_has_classic_groups() -> None:
     with Coordinator(ALL) as own, Coordinator(ALL) as other:
         cluster = Cluster(own, other)
