@@ -11,7 +11,7 @@ from headwater.drill.drill_tally import DrillTally
 from headwater.drill.equipment import SpareBroker
 from headwater.drill.metadata_check import EXPIRY, expiry_settings
 from headwater_core.counts import count_text
-from headwater_core.errors import ENVIRONMENT_ERRORS, HeadwaterError
+from headwater_core.errors import ENVIRONMENT_ERRORS, HeadwaterError, UnsupportedFormat
 from headwater_core.partition import TopicPartition
 from headwater_core.segments.share_records import ShareKey
 from recovery import RecoveryPlan
@@ -141,7 +141,7 @@ def _answer(ask: Callable[[], T], topic: str, what: str, name: str, tally: Drill
     """Return the answer; None where there is none, which is noted."""
     try:
         return ask()
-    except ENVIRONMENT_ERRORS as error:
+    except (*ENVIRONMENT_ERRORS, UnsupportedFormat) as error:  # the drill's broker has no such request, or no share groups
         tally.blocked.append(f"{name}: {what} could not be checked: {error}")
     except HeadwaterError as error:
         tally.find("differs", topic, None, None, f"{what} cannot be read: {error}", name)

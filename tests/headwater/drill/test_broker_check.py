@@ -13,7 +13,7 @@ from headwater.drill.drill_report import DrillOutcome, DrillReport
 from headwater.drill.equipment import OpenSpare, SpareBroker
 from headwater.drill.scratch import Scratch
 from headwater.drill_text import report_text
-from headwater_core.errors import NotFound
+from headwater_core.errors import NotFound, UnsupportedFormat
 from headwater_core.segments import flexible
 from headwater_core.segments.coordinator_records import CommitValue
 from recovery import RecoveryPlan
@@ -142,6 +142,22 @@ def test_an_answer_that_says_that_it_cannot_be_read_is_a_finding(tmp_path: Path)
 
     report = drill(older_coordinator().store, tmp_path, spare=changed(refuse))
     assert of_broker(report) == {("__consumer_offsets", "committed offsets cannot be read: code 24")}
+
+
+def test_a_broker_without_share_groups_says_nothing_of_the_archive(tmp_path: Path) -> None:
+    archive = Archive()
+    archive.topic("orders", [plain(0, 9)])
+    archive.topic("__share_group_state", [shares(0, ("cooks", snapshot(3)))])
+
+    def lack(coordinators: RestoredCoordinators) -> None:
+        def shared(groups: Collection[str]) -> Mapping[CommittedPlace, int]:
+            raise UnsupportedFormat("where share group cooks is cannot be read: code 35")
+
+        coordinators.shared = shared  # type: ignore[method-assign]
+
+    report = drill(archive.store, tmp_path, spare=changed(lack))
+    assert (report.outcome, report.findings) == (DrillOutcome.UNFINISHED, ())
+    assert "share groups could not be checked: where share group cooks is cannot be read: code 35" in report.error
 
 
 @pytest.mark.parametrize(("name", "found"), [("group", 98629247), ("polygenelubricants", 0)])
