@@ -22,7 +22,7 @@ from recovery.completion import is_finished
 from recovery.discovery import ArchivedTopic, Found
 from recovery.local_part import is_internal
 from recovery.plan_notes import HELD_BACK
-from recovery.recovered_groups import GroupAdmin, unlike_groups
+from recovery.recovered_groups import GroupAdmin, GroupComparison, compare_groups
 from recovery.recovery_plan import HeldSetting, Place, RecoveryPlan, TopicPlan
 from recovery.target import Mark, locked_mark, read_mark, write_mark
 from recovery.target_record import read_records, record_put_back
@@ -70,6 +70,7 @@ class Finished(NamedTuple):
     changed    what somebody has set otherwise since, and stays so
     left       what needs more than a setting, such as a remote tier
     unlike     topics of which nothing was put back, and why: they are not as they were recovered
+    notes      what groups lack that keeps nothing from being put back
     again      it had been done before, and nothing was looked at
     unreported     why the bucket does not say that it is done; "" when it does, or nothing had to be said
     """
@@ -78,6 +79,7 @@ class Finished(NamedTuple):
     changed: Sequence[HeldSetting]
     left: Sequence[HeldSetting]
     unlike: Mapping[str, str] = {}
+    notes: Sequence[str] = ()
     again: bool = False
     unreported: str = ""
 
@@ -158,9 +160,12 @@ def finish(
             return Finished(put_back, (), left, again=True, unreported=_say_put_back(mark, store))
         _check_cluster(mark, cluster)
         waiting = _waiting(mark)
-        unlike = unlike_topics(mark.plan, {each.topic for each in waiting}, cluster, checked=checked)
-        if checked and store is not None and mark.plan.running is None:
-            unlike = {**unlike_groups(mark.plan, store, cluster), **unlike}
+        topics = {setting.topic for setting in waiting}
+        unlike = unlike_topics(mark.plan, topics, cluster, checked=checked)
+        groups = GroupComparison({}, [])
+        if checked and store is not None and mark.plan.running is None and (alike := topics - unlike.keys()):
+            groups = compare_groups(mark.plan, alike, store, cluster, clock.now_ms() - mark.started_ms)
+        unlike |= groups.unlike
         retention = [each for each in waiting if each.topic not in unlike]
         if checked and unlike and waiting and not retention:
             raise VerificationFailed(
@@ -175,7 +180,7 @@ def finish(
         milestones.reached("finish.put_back")
         unreported = _say_put_back(mark, store)
         milestones.reached("finish.recorded")
-        return Finished([each for each in retention if each not in changed], changed, left, unlike, unreported=unreported)
+        return Finished([each for each in retention if each not in changed], changed, left, unlike, groups.notes, unreported=unreported)
 
 
 def _say_put_back(mark: Mark, store: ObjectStore | None) -> str:

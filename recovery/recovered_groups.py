@@ -1,10 +1,11 @@
-"""What groups had committed as a recovery brings it back, and how a cluster that was started on it differs."""
+"""Committed offsets as a recovery brings them back, and how those of a cluster that was started on it differ."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple, Protocol
 
-from headwater_core.errors import VerificationFailed
+from headwater_core.errors import UnsupportedFormat, VerificationFailed
 from headwater_core.objectstore.store import ObjectStore
 from recovery.coordinator_logs import read_commits, read_shares
 from recovery.coordinator_tail import commit_positions
@@ -29,56 +30,90 @@ class GroupAdmin(Protocol):
     def committed(self, groups: Collection[str]) -> Mapping[CommittedPlace, int]: ...
 
     def shared(self, groups: Collection[str]) -> Mapping[CommittedPlace, int]:
-        """As `committed`, of the start offsets of share groups."""
+        """Return start offsets of share groups."""
+        ...
+
+    def offsets_retention_ms(self) -> int:
+        """Return the age at which the first of the brokers removes commits of a group without members."""
         ...
 
 
-def unlike_groups(plan: RecoveryPlan, store: ObjectStore, cluster: GroupAdmin) -> dict[str, str]:
-    """Return the topics of which groups have not what came back, or are before it, and which groups these are.
+class GroupComparison(NamedTuple):
+    """Offsets that came back and that groups lack.
 
-    store  the bucket of the recovery: brokers may have compacted what it wrote
+    unlike  by topic, those that only damage, or somebody on purpose, can have removed or set back
+    notes   the others: commits that may have expired, and start offsets of share groups, whose group may be archived as it was earlier
+    """
+
+    unlike: dict[str, str]
+    notes: list[str]
+
+
+def compare_groups(plan: RecoveryPlan, topics: Collection[str], store: ObjectStore, cluster: GroupAdmin, age_ms: int) -> GroupComparison:
+    """Return what groups lack of the commits and start offsets that came back of these topics.
+
+    store   the bucket of the recovery: brokers may have compacted what it wrote
+    age_ms  of the commits that came back, which is that of the recovery
 
     Raises VerificationFailed where the archive does not have it any more, and what `store` and `cluster` raise.
     """
-    wanted = recovered_commits(plan, store)
-    starts = recovered_starts(plan, store)
+    notes: list[str] = []
+    wanted, starts = recovered_commits(plan, topics, store), recovered_starts(plan, topics, store)
+    lower, absent = _differences("group", wanted, cluster.committed({key.group for key in wanted}) if wanted else {})
+    try:
+        further, unshared = _differences("share group", starts, cluster.shared({key.group for key in starts}) if starts else {})
+        lower, notes = lower + further, [text for _, text in unshared]
+    except UnsupportedFormat as error:
+        notes.append(f"share groups were not compared: {error}")
+    if absent and age_ms < cluster.offsets_retention_ms():
+        lower += absent
+    else:
+        notes = [text for _, text in absent] + notes
     wrong: dict[str, list[str]] = {}
-    for topic, text in (*_differences("group", wanted, cluster.committed), *_differences("share group", starts, cluster.shared)):
+    for topic, text in lower:
         wrong.setdefault(topic, []).append(text)
-    return {
-        topic: "; ".join(texts[:_SHOWN]) + (f"; and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else "")
-        for topic, texts in wrong.items()
-    }
+    return GroupComparison({topic: "; ".join(_shown(texts)) for topic, texts in wrong.items()}, _shown([*dict.fromkeys(notes)]))
+
+
+def _shown(texts: list[str]) -> list[str]:
+    return texts[:_SHOWN] + ([f"and {len(texts) - _SHOWN} more"] if len(texts) > _SHOWN else [])
 
 
 def _differences(
-    kind: str, wanted: Mapping[CommittedPlace, int], read: Callable[[Collection[str]], Mapping[CommittedPlace, int]]
-) -> Iterator[tuple[str, str]]:
-    """Yield topic and text. A group that has gone on is none."""
-    found = read({key.group for key in wanted}) if wanted else {}
+    kind: str, wanted: Mapping[CommittedPlace, int], found: Mapping[CommittedPlace, int]
+) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """Return topic and text of each lower offset, and of each that is not there. A group that has gone on is none."""
+    lower: list[tuple[str, str]] = []
+    absent: list[tuple[str, str]] = []
+    known = {key.group for key in found}
+    lost = Counter(key.group for key in wanted if key.group not in known)
     for key, offset in sorted(wanted.items()):
-        if found.get(key, -1) < offset:
-            has = f"offset {found[key]}" if key in found else "no offset"
-            yield key.topic, f"{kind} {key.group} has {has} of {key.topic}:{key.partition}, {offset} came back"
+        if key.group in lost:
+            absent.append((key.topic, f"{kind} {key.group} has no offsets at all, {lost[key.group]} came back"))
+        elif key not in found:
+            absent.append((key.topic, f"{kind} {key.group} has no offset of {key.topic}:{key.partition}, {offset} came back"))
+        elif found[key] < offset:
+            lower.append((key.topic, f"{kind} {key.group} has offset {found[key]} of {key.topic}:{key.partition}, {offset} came back"))
+    return lower, [*dict.fromkeys(absent)]
 
 
-def recovered_commits(plan: RecoveryPlan, store: ObjectStore) -> dict[CommittedPlace, int]:
-    """Return what groups have committed of the plan's topics once it is applied. Raises VerificationFailed where the archive does not have
+def recovered_commits(plan: RecoveryPlan, topics: Collection[str], store: ObjectStore) -> dict[CommittedPlace, int]:
+    """Return what groups have committed of these topics once the plan is applied. Raises VerificationFailed where the archive does not have
     it any more, and what the store raises."""
-    notes, position, names = EndingNotes(), commit_positions(plan), {topic.topic for topic in plan.topics}
+    notes, position = EndingNotes(), commit_positions(plan)
     found: dict[CommittedPlace, int] = {}
     for partition in _partitions(plan, OFFSETS):
         commits = read_commits(partial(fetched, store), partition, notes)
         for key, committed in commits.current.items():
-            if key.topic in names:
+            if key.topic in topics:
                 found[CommittedPlace(*key)] = position(key.topic, key.partition, committed.value.offset)[0]
     _check(notes)
     return found
 
 
-def recovered_starts(plan: RecoveryPlan, store: ObjectStore) -> dict[CommittedPlace, int]:
-    """The same of the start offsets of share groups."""
-    notes, names = EndingNotes(), {topic.topic_id: topic.topic for topic in plan.topics}
+def recovered_starts(plan: RecoveryPlan, topics: Collection[str], store: ObjectStore) -> dict[CommittedPlace, int]:
+    """Return where share groups begin in these topics once the plan is applied. Raises as `recovered_commits` does."""
+    notes, names = EndingNotes(), {topic.topic_id: topic.topic for topic in plan.topics if topic.topic in topics}
     keeps = plan.request.options.keep_offsets
     ends = {(topic.topic, partition.partition): partition.log_end for topic in plan.topics for partition in topic.partitions}
     found: dict[CommittedPlace, int] = {}

@@ -12,10 +12,11 @@ from recovery.held_settings import LogBounds
 from recovery.recovery_plan import Place
 
 _LATEST, _EARLIEST = -1, -2
-_TOPIC = 2  # the type of resource
+_TOPIC, _BROKER = 2, 4  # the types of resources
 _OF_TOPIC = 1  # the source of a value: the topic itself
 _SET, _DELETE = 0, 1
 _UNKNOWN_TOPIC = 3
+_RETENTION = "offsets.retention.minutes"
 _REFUSED = {29: "TOPIC_AUTHORIZATION_FAILED", 31: "CLUSTER_AUTHORIZATION_FAILED"}
 _INVALID = (40, 42, 44)  # INVALID_CONFIG, INVALID_REQUEST, POLICY_VIOLATION
 
@@ -110,6 +111,22 @@ class KafkaAdmin:
         said = self._first.ask(BrokerApi.INCREMENTAL_ALTER_CONFIGS, {"resources": resources, "validate_only": False})
         for each in said["responses"]:
             _check(each)
+
+    def offsets_retention_ms(self) -> int:
+        """Raises Unauthorised without DESCRIBE_CONFIGS on the cluster."""
+        found: list[int] = []
+        for broker in self._metadata(())["brokers"]:
+            resource = {"resource_type": _BROKER, "resource_name": str(broker["node_id"]), "configuration_keys": [_RETENTION]}
+            fields = {"resources": [resource], "include_synonyms": False, "include_documentation": False}
+            connection = self._connection(BrokerAddress(broker["host"], broker["port"]))  # a broker answers for itself alone
+            what = f"{_RETENTION} of broker {broker['node_id']}"
+            for answer in connection.ask(BrokerApi.DESCRIBE_CONFIGS, fields)["results"]:
+                _check({**answer, "resource_name": what})
+                values = (config["value"] or "" for config in answer["configs"] if config["name"] == _RETENTION)
+                found += [int(value) * 60_000 for value in values if value.isdecimal()]
+        if not found:
+            raise TransientError(f"no broker gives its {_RETENTION}")
+        return min(found)
 
     def _metadata(self, topics: Collection[str]) -> dict[str, Any]:
         named = [{"topic_id": None, "name": topic} for topic in sorted(topics)]

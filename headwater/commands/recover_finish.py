@@ -36,8 +36,9 @@ def finish(config: "Config", into: Path | None, bootstrap_servers: str | None, u
     and is listed.
 
     The logs of a topic must begin and end as they were recovered, and groups must have at least what they had committed of it, by the
-    archive, else it waits; the other topics do not wait for it. A setting that was changed since stays. Connects as log.client_properties
-    says. May be repeated.
+    archive, else it waits; the other topics do not wait for it. A commit that is gone and may have expired (offsets.retention.minutes after
+    `apply` began), and a share group that is not known, are notes: nothing waits for them. A setting that was changed since stays. Connects
+    as log.client_properties says. May be repeated.
     The bucket records it: until then a recovery of the recovered cluster holds the same settings back.
 
     \b
@@ -62,7 +63,8 @@ def finish(config: "Config", into: Path | None, bootstrap_servers: str | None, u
     running = recovery.running_plan(into)
     with running_cluster(config, bootstrap_servers) as cluster:
         handed = None if running is None else recovery.hand_over(into, cluster, SystemClock(), checked=not unchecked)
-        done = recovery.finish(into, cluster, SystemClock(), checked=not unchecked, store=open_bucket(config).store)
+        store = open_bucket(config).store
+        done = recovery.finish(into, cluster, SystemClock(), checked=not unchecked, store=store)
     columns = (Column("topic", "topic"), Column("name", "setting"), Column("value", "value"), Column("state", "state"))
     states = (("put back", done.put_back), ("changed since, stays", done.changed), ("held back", done.left))
     rows = [{"topic": each.topic, "name": each.name, "value": each.value, "state": state} for state, some in states for each in some]
@@ -75,6 +77,10 @@ def finish(config: "Config", into: Path | None, bootstrap_servers: str | None, u
     say(f"put back: {count_text(len(done.put_back), 'setting')}" + (", before this run: nothing was done" if done.again else ""))
     if done.unreported:
         say(f"note: the bucket does not record it, run the same command again: {done.unreported}")
+    for note in done.notes:
+        say(f"note: {note}")
+    if done.notes:
+        say("note: without an offset a group begins by its reset policy; kafka-consumer-groups.sh or kafka-share-groups.sh sets one")
     for why in done.unlike.values():
         say(f"{'passed over' if unchecked else 'not put back'}: {why}")
     if done.unlike and not unchecked:

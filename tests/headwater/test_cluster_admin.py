@@ -104,6 +104,35 @@ def test_a_refusal_names_the_topic(code: int, error: type[HeadwaterError]) -> No
             cluster.values({"orders": ["retention.ms"]})
 
 
+def test_the_shortest_retention_of_offsets_counts() -> None:
+    values = {"1": "10080", "2": "1440", "3": None}
+
+    def settings(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        [resource] = fields["resources"]
+        assert (resource["resource_type"], resource["configuration_keys"]) == (4, ["offsets.retention.minutes"])
+        config: dict[str, Any] = {"name": "offsets.retention.minutes", "value": values[resource["resource_name"]], "config_source": 5}
+        config |= {"read_only": True, "is_sensitive": False, "synonyms": [], "config_type": 3, "documentation": None}
+        answer = {"error_code": code, "error_message": None, "configs": [config]}
+        return {"throttle_time": 0, "results": [answer | {key: resource[key] for key in ("resource_type", "resource_name")}]}
+
+    def brokers(_: object) -> Mapping[str, Any]:
+        whole = metadata(broker)
+        return {**whole, "brokers": [{**whole["brokers"][0], "node_id": int(name)} for name in values]}
+
+    code = 0
+    with (
+        SocketBroker({BrokerApi.DESCRIBE_CONFIGS: settings, BrokerApi.METADATA: brokers}) as broker,
+        KafkaAdmin([broker.address], PROPERTIES) as cluster,
+    ):
+        assert cluster.offsets_retention_ms() == 86_400_000
+        code = 31
+        with pytest.raises(Unauthorised, match=r"offsets\.retention\.minutes of broker 1.*CLUSTER_AUTHORIZATION_FAILED"):
+            cluster.offsets_retention_ms()
+        code, values = 0, {"3": None}
+        with pytest.raises(TransientError, match="no broker gives"):
+            cluster.offsets_retention_ms()
+
+
 def test_an_error_is_not_an_absence() -> None:
     """A topic of which the broker may not or cannot speak is not one that was deleted."""
     code = 3

@@ -1,4 +1,4 @@
-"""`headwater recover status`, and what of it is left for `finish`. `finish` itself: tests/recovery/test_held_settings.py."""
+"""`headwater recover status` and `finish` as commands. What `finish` does: tests/recovery/test_held_settings.py."""
 
 import json
 from pathlib import Path
@@ -8,11 +8,14 @@ import pytest
 import recovery
 from headwater import cli
 from manifests.repository import ManifestRepository
+from recovery.held_settings import LogBounds
+from recovery.running_cluster import RunningTopic
 from recovery.topic_creation import with_created_topics
 from tests.headwater.conftest import Stage
+from tests.headwater.running_broker import RunningBroker
 from tests.headwater.test_verbs import flip, objects
 from tests.recovery.running import Running
-from tests.recovery.written_archive import Archive, plain
+from tests.recovery.written_archive import Archive, commit, plain
 
 
 def test_a_directory_that_somebody_formatted_is_no_finished_recovery(stage: Stage) -> None:
@@ -47,3 +50,33 @@ def test_status_says_what_is_left_to_do(tmp_path: Path, capsys: pytest.CaptureFi
     row = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert [each["node_id"] for each in row["placed"]] == [1]
     assert (row["running"], row["handed_over_ms"]) == (True, None)
+
+
+@pytest.mark.parametrize(("minutes", "options"), [("0", [])])
+def test_groups_that_are_gone_are_named_with_what_to_do(
+    minutes: str, options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    archive, into = Archive(), str(tmp_path / "log")
+    archive.topic("orders", [plain(0, 4)], **{"retention.ms": "600"})
+    archive.topic("__consumer_offsets", [commit(0, ("cooks", "orders", 0, 3))])
+    recovery.apply(plan := archive.plan(), Path(into), archive.store)
+    for info in archive.store.list(""):
+        path = tmp_path / "bucket" / info.key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(archive.store.get(info.key)[0])
+    cluster = Running(name=plan.cluster_id)
+    for topic in plan.topics:
+        cluster.topics[topic.topic] = RunningTopic(topic.topic_id, {0: (1,)})
+        cluster.bounds[topic.topic, 0] = LogBounds(0, topic.partitions[0].log_end)
+        cluster.settings[topic.topic] = {**topic.configs}
+    lost = "group cooks has no offsets at all, 1 came back"
+    with RunningBroker(cluster) as broker:
+        verb = ["recover", "finish", "--into", into, "--bootstrap-servers", str(broker.address)]
+        verb += ["--store", f"file://{tmp_path / 'bucket'}", "--data-dir", str(tmp_path / "state")]
+        cluster.dynamic[4, "1"] = {"offsets.retention.minutes": "10080"}
+        assert cli.run(verb) == 4
+        assert f"  {lost}" in capsys.readouterr().err
+        cluster.dynamic[4, "1"] = {"offsets.retention.minutes": minutes}
+        assert cli.run([*verb, *options]) == 0
+    note = f"note: {lost}\nnote: without an offset a group begins by its reset policy"
+    assert (note in capsys.readouterr().err, cluster.settings["orders"]["retention.ms"]) == (not options, "600")

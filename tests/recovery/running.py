@@ -112,6 +112,9 @@ class Running:
     def committed(self, groups: Collection[str]) -> Mapping[CommittedPlace, int]:
         return {place: offset for place, offset in self.offsets.items() if place.group in groups}
 
+    def offsets_retention_ms(self) -> int:
+        return 7 * 86_400_000
+
     def commit(self, group: str, commits: Sequence[GroupCommit]) -> Mapping[Place, str]:
         if group in self.with_members:
             return {(each.topic, each.partition): "UNKNOWN_MEMBER_ID: the group has members" for each in commits}

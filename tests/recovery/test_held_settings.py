@@ -31,6 +31,7 @@ class Cluster:
     changes: list[TopicValues] = field(default_factory=list)
     offsets: dict[CommittedPlace, int] = field(default_factory=dict)
     starts: dict[CommittedPlace, int] = field(default_factory=dict)
+    retention_ms: int = 7 * 86_400_000
 
     def __post_init__(self) -> None:
         self.name = self.plan.cluster_id
@@ -52,6 +53,9 @@ class Cluster:
 
     def shared(self, groups: Collection[str]) -> Mapping[CommittedPlace, int]:
         return {key: offset for key, offset in self.starts.items() if key.group in groups}
+
+    def offsets_retention_ms(self) -> int:
+        return self.retention_ms
 
     def values(self, topics: Mapping[str, Collection[str]]) -> TopicValues:
         return {

@@ -14,7 +14,7 @@ from headwater_core.partition import TopicPartition
 from hydration.logs import Logs
 from recovery import RecoveryPlan
 from recovery.recovered_groups import CommittedPlace
-from tests.recovery.coordinator_model import GroupCoordinator, LeaderLog, Refused, Row, TransactionCoordinator
+from tests.recovery.coordinator_model import OFFSETS_RETENTION_MS, GroupCoordinator, LeaderLog, Refused, Row, TransactionCoordinator
 from tests.recovery.written_archive import batches_in
 
 
@@ -67,6 +67,9 @@ class RestoredCoordinators:
 
     def shared(self, groups: Collection[str]) -> Mapping[CommittedPlace, int]:
         return {place: start for place, start in self.starts.items() if place.group in groups}
+
+    def offsets_retention_ms(self) -> int:
+        return OFFSETS_RETENTION_MS
 
     def initialize(self, transactional_ids: Collection[str]) -> Mapping[str, str]:
         done = dict.fromkeys(transactional_ids, "")
