@@ -130,6 +130,7 @@ def finish(
     clock: Clock,
     *,
     checked: bool = True,
+    groups_checked: bool = True,
     store: ObjectStore | None = None,
     pause: Callable[[float], object] = time.sleep,
 ) -> Finished:
@@ -140,6 +141,7 @@ def finish(
 
     checked  only where each log of a topic begins and ends where it was recovered, or ends later, and groups have what they had committed
              of it; else everywhere, and what is not there any more is done with
+    groups_checked  else logs alone count: groups were deleted or reset on purpose
     store    the bucket of the recovery, which says from then on that nothing is held back; None: it is not recorded, and groups, which
              are compared with the archive, are not
     pause    waits so many seconds between two looks at what brokers know
@@ -163,13 +165,14 @@ def finish(
         topics = {setting.topic for setting in waiting}
         unlike = unlike_topics(mark.plan, topics, cluster, checked=checked)
         groups = GroupComparison({}, [])
-        if checked and store is not None and mark.plan.running is None and (alike := topics - unlike.keys()):
+        if checked and groups_checked and store is not None and mark.plan.running is None and (alike := topics - unlike.keys()):
             groups = compare_groups(mark.plan, alike, store, cluster, clock.now_ms() - mark.started_ms)
         unlike |= groups.unlike
         retention = [each for each in waiting if each.topic not in unlike]
         if checked and unlike and waiting and not retention:
             raise VerificationFailed(
                 f"not as recovered: {count_text(len(unlike), 'topic')}; nothing was put back:{_listed(unlike.values())}"
+                + ("\n--unchecked-groups compares logs alone, where groups were deleted or reset on purpose" if groups.unlike else "")
             )
         changed = _put_back(retention, cluster, pause)
         if checked and unlike:

@@ -134,6 +134,6 @@ def _partitions(plan: RecoveryPlan, topic: str) -> Iterator[PartitionPlan]:
 def _check(notes: EndingNotes) -> None:
     if notes.texts:
         raise VerificationFailed(
-            f"what groups had committed is not in the archive any more, so they cannot be compared and nothing was put back: "
-            f"{'; '.join(notes.texts[:_SHOWN])}. --unchecked does it all the same"
+            f"what groups had committed is not in the archive any more, as when an agent has merged it after a take-over, so nothing "
+            f"was compared or put back: {'; '.join(notes.texts[:_SHOWN])}; --unchecked-groups compares logs alone"
         )

@@ -26,9 +26,12 @@ if TYPE_CHECKING:
 @click.option(
     "--unchecked", is_flag=True, help="Put it back although logs or groups are not as they were recovered; pass over deleted topics."
 )
+@click.option(
+    "--unchecked-groups", is_flag=True, help="Compare logs alone: groups were deleted or reset on purpose, or cannot be compared any more."
+)
 @format_option
 @configured
-def finish(config: "Config", into: Path | None, bootstrap_servers: str | None, unchecked: bool, form: str) -> None:
+def finish(config: "Config", into: Path | None, bootstrap_servers: str | None, unchecked: bool, unchecked_groups: bool, form: str) -> None:
     """Put back the retention that a recovery held back.
 
     For the running recovered cluster. After a recovery with --running it also gives the cluster committed offsets, start offsets of share
@@ -64,7 +67,7 @@ def finish(config: "Config", into: Path | None, bootstrap_servers: str | None, u
     with running_cluster(config, bootstrap_servers) as cluster:
         handed = None if running is None else recovery.hand_over(into, cluster, SystemClock(), checked=not unchecked)
         store = open_bucket(config).store
-        done = recovery.finish(into, cluster, SystemClock(), checked=not unchecked, store=store)
+        done = recovery.finish(into, cluster, SystemClock(), checked=not unchecked, groups_checked=not unchecked_groups, store=store)
     columns = (Column("topic", "topic"), Column("name", "setting"), Column("value", "value"), Column("state", "state"))
     states = (("put back", done.put_back), ("changed since, stays", done.changed), ("held back", done.left))
     rows = [{"topic": each.topic, "name": each.name, "value": each.value, "state": state} for state, some in states for each in some]
@@ -85,7 +88,8 @@ def finish(config: "Config", into: Path | None, bootstrap_servers: str | None, u
         say(f"{'passed over' if unchecked else 'not put back'}: {why}")
     if done.unlike and not unchecked:
         raise Partial(
-            f"not as recovered: {count_text(len(done.unlike), 'topic')}; nothing was put back there; --unchecked does it all the same"
+            f"not as recovered: {count_text(len(done.unlike), 'topic')}; nothing was put back there; "
+            "--unchecked-groups compares logs alone, --unchecked does it all the same"
         )
     if running is not None:
         write_reassignment(into, running)

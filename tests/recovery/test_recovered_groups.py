@@ -78,7 +78,16 @@ def test_each_group_that_lacks_something_is_named(recovered: tuple[Path, Archive
         finish(into, cluster, ManualClock(), store=archive.store)
     for group in ("cooks", "hosts", "payers"):
         assert f"group {group} has no offsets at all, 1 came back" in str(raised.value)
+    assert "--unchecked-groups compares logs alone" in str(raised.value)
     assert not cluster.changes
+
+
+def test_groups_that_were_deleted_on_purpose_leave_logs_to_be_compared(recovered: tuple[Path, Archive, Cluster]) -> None:
+    into, archive, cluster = recovered
+    cluster.offsets.clear()
+    cluster.moved["menu", 0] = LogBounds(1, 3)
+    done = finish(into, cluster, ManualClock(), store=archive.store, groups_checked=False)
+    assert (list(done.unlike), {setting.topic for setting in done.put_back}) == (["menu"], {"orders"})
 
 
 def test_a_share_group_that_is_not_known_keeps_nothing_away(recovered: tuple[Path, Archive, Cluster]) -> None:
@@ -163,9 +172,10 @@ def test_a_group_that_cannot_be_read_is_not_absent(
 def test_what_the_archive_does_not_have_any_more_cannot_be_compared(recovered: tuple[Path, Archive, Cluster]) -> None:
     into, archive, cluster = recovered
     archive.replace("__consumer_offsets", [commit(0, ("cooks", "orders", 0, 3))])
-    with pytest.raises(VerificationFailed, match="not in the archive any more"):
+    with pytest.raises(VerificationFailed, match=r"not in the archive any more.*take-over.*--unchecked-groups compares logs alone"):
         finish(into, cluster, ManualClock(), store=archive.store)
     assert not cluster.changes
+    assert not finish(into, cluster, ManualClock(), store=archive.store, groups_checked=False).unlike
 
 
 def test_offsets_that_were_to_be_kept_are_compared_as_they_are(tmp_path: Path) -> None:
