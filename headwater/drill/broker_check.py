@@ -114,8 +114,8 @@ def _check_ids(spare: SpareBroker, ids: Collection[str], seed: int, tally: Drill
 
 
 def _check_ends(spare: SpareBroker, whole: RecoveryPlan, plan: RecoveryPlan, tally: DrillTally) -> None:
-    """No log may have become longer: a coordinator would have ended a transaction there. Only the coordinators' own logs grow by what the
-    drill asks of them."""
+    """Read each log to its end, and find any that has become longer: a coordinator has ended a transaction there. Only the coordinators'
+    own logs grow by what the drill asks of them."""
     for topic, partition in tails_of(whole, plan):
         log = TopicPartition(topic.topic, partition.partition)
         first = max(partition.start_offset, partition.files[-1].base_offset)

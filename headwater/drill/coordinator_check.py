@@ -39,7 +39,7 @@ class Finding(NamedTuple):
 
 @dataclass(slots=True)
 class RestoredState:
-    """What coordinators have to know of the restored logs.
+    """State that coordinators have to know of the restored logs.
 
     commits            by the partition of __consumer_offsets that holds them
     transactional_ids  that have a state in the archive, before the tombstones that recovery writes, or still

@@ -40,7 +40,7 @@ class StablePath(ReadPath, Protocol):
 
 
 class Coordinators(GroupAdmin, Protocol):
-    """Those of a broker, as they answer. Everything raises TransientError, Unauthorised, UsageError and UnsupportedFormat."""
+    """Coordinators of a broker, as they answer. Everything raises TransientError, Unauthorised, UsageError and UnsupportedFormat."""
 
     def pass_expiry_check(self, groups: Collection[str], topic: str) -> None:
         """Commit an offset of `topic` as each of these groups, which have none, that expires at once; return when all are removed. So each
