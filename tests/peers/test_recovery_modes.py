@@ -166,6 +166,7 @@ def test_retention_is_put_back_at_a_running_broker(tmp_path: Path, capsys: pytes
         assert watermarks(broker)  # it leads everything
         admin = KafkaAdmin([BrokerAddress.parse(broker.bootstrap)], load_client_properties(None))
         with admin as cluster:
+            assert cluster.offsets_retention_ms() == 7 * 86_400_000
             names = ("retention.ms", "retention.bytes")
             held = cluster.values(dict.fromkeys(wanted, names))
             assert any(each.get("retention.ms") == "-1" for each in held.values())
