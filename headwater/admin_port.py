@@ -38,7 +38,7 @@ from manifests.head import Head
 if TYPE_CHECKING:
     from headwater.admin.status_page import ClusterFacts, Outage, PageFacts
 
-STOP_S = 2.0  # for the board's thread, and those that remember scrubs and damage: a disk may hang
+STOP_S = 2.0  # for the board's thread, and those of scrubs and damage: a disk or a store may hang
 LAST_SCRUB = "last_scrub.json"
 OUTAGE_S = 5.0  # shorter ones are retries
 
@@ -227,8 +227,9 @@ def open_admin_port(session: Session, logs: Logs, vitals: Vitals) -> Iterator[No
     damage = logs.hydrator.damage
     with (
         server,
-        _remembered("last-scrub", vitals.scrubs.run, vitals.scrubs.wake),
-        _remembered("damage", partial(damage.run, logs.recheck_damage), damage.wake),
+        _running("last-scrub", vitals.scrubs.run, vitals.scrubs.wake),
+        _running("damage", damage.run, damage.wake),
+        _running("damage-rechecks", partial(damage.run_rechecks, logs.recheck_damage)),
         _drilled(vitals.drills),
         _kept(vitals.board, session),
     ):
@@ -238,8 +239,8 @@ def open_admin_port(session: Session, logs: Logs, vitals: Vitals) -> Iterator[No
 
 
 @contextmanager
-def _remembered(name: str, run: Callable[[threading.Event], object], wake: Callable[[], object]) -> Iterator[None]:
-    """In its file, for the time of the block, and at its end."""
+def _running(name: str, run: Callable[[threading.Event], object], wake: Callable[[], object] = lambda: None) -> Iterator[None]:
+    """Have `run` work in a thread for the time of the block. wake: ends what it waits for, where that is not its event"""
     stop = threading.Event()
     thread = threading.Thread(target=run, args=(stop,), name=name, daemon=True)
     thread.start()

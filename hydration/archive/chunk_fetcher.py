@@ -17,7 +17,7 @@ from headwater_core.segments.batch_walk import BatchWalk, check_batches
 from hydration.archive.chunks import Chunk
 from hydration.archive.damage import KnownDamage, damage_of
 from hydration.cache.blocks import Blocks
-from hydration.cache.cache_directory import chunk_name
+from hydration.cache.cache_directory import chunk_name, index_name
 from hydration.cache.chunk_cache import ChunkCache
 from hydration.counters import ReadCounters
 from hydration.runfile import RunFile
@@ -65,7 +65,7 @@ class ChunkFetcher:
             if isinstance(error, CorruptData):
                 self._damage.note(damage_of(partition, entry, error, offset=chunk.first_offset, chunk=chunk))
             raise
-        self._damage.forget(name)
+        self._forget_damage(partition, entry, name)
         if block is not None:
             self._blocks.lend(block, file, chunk.size_bytes)
         return file
@@ -112,7 +112,7 @@ class ChunkFetcher:
                         self._blocks.give_back(block)
                         yield error
                     else:
-                        self._damage.forget(name)
+                        self._forget_damage(partition, entry, name)
                         self._blocks.lend(block, file, chunk.size_bytes)
                         yield file
         finally:
@@ -152,6 +152,11 @@ class ChunkFetcher:
         self._counters.downloads += 1
         open_layout(entry.layout).read_offloaded(self._store, entry).read_into(into, position)
         self._counters.downloaded_bytes += len(into)
+
+    def _forget_damage(self, partition: PartitionId, entry: Entry, name: str) -> None:
+        """Forget that the chunk was damaged and its object missing: the store has both."""
+        self._damage.forget(name)
+        self._damage.forget(index_name(partition, entry.uid))
 
     def _report_damage(self, error: CorruptData, entry: Entry, chunk: Chunk) -> None:
         self._counters.damaged += 1

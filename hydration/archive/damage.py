@@ -12,7 +12,7 @@ import msgspec
 import structlog
 
 from headwater_core.clock import Clock
-from headwater_core.errors import CorruptData, HeadwaterError
+from headwater_core.errors import CorruptData, HeadwaterError, NotFound
 from headwater_core.files import disk_errors, replace_file
 from headwater_core.partition import PartitionId
 from hydration.archive.chunks import Chunk
@@ -21,7 +21,7 @@ from manifests.document import FORMAT, prepared, seal, unseal
 from manifests.entry import Entry
 
 DAMAGE_S, DAMAGE_MOST_S = 5.0, 300.0  # before a chunk that did not verify is fetched again, and after many times
-TURN_S = 60.0  # between two looks that no reader asked for, and two attempts to write the list
+TURN_S = 60.0  # between two rechecks, and two attempts to write the list where nothing changes
 RECHECK_S = 900.0  # between two of one object: each fetches the damaged bytes twice
 DAMAGES_MAX = 1000  # remembered; the oldest is forgotten
 TEXT_MAX = 500  # characters of a reason
@@ -86,7 +86,7 @@ class _Known:
 
 class KnownDamage:
     """Know what did not verify, so that not every retry of every client fetches it twice again: first after a pause, then after longer
-    ones. For many threads. `run` writes, since a disk may hang.
+    ones. For many threads. `run` writes and `run_rechecks` reads again, each in its own thread: a disk or a store may hang.
 
     path  of the list; None: it ends with the process. What cannot be read there is unknown
     """
@@ -162,8 +162,8 @@ class KnownDamage:
                 self._is_saved = False
             raise
 
-    def run(self, recheck: Callable[[], object], stop: threading.Event) -> None:
-        """Until `stop` is set (see `wake`), write what changes and have each one looked at again. recheck: reads one that is due"""
+    def run(self, stop: threading.Event) -> None:
+        """Write what changes until `stop` is set (see `wake`), and once more then."""
         while True:
             is_last = stop.is_set()
             try:
@@ -172,14 +172,19 @@ class KnownDamage:
                 log.warning("damage_list_not_saved", reason=str(error))
             if is_last:
                 return
-            try:
-                recheck()
-            except CorruptData:
-                pass  # it was logged: the object is as it was
-            except Exception as error:  # of any kind: the list is still to be written
-                log.warning("damage_recheck_postponed", reason=str(error) or repr(error))
             self._wake.wait(TURN_S)
             self._wake.clear()
+
+    def run_rechecks(self, recheck: Callable[[], object], stop: threading.Event) -> None:
+        """Have one object read again every TURN_S until `stop` is set. recheck: reads one that is due"""
+        while not stop.is_set():
+            try:
+                recheck()
+            except (CorruptData, NotFound):
+                pass  # it was logged: the object is as it was
+            except Exception as error:  # of any kind: there is a next one
+                log.warning("damage_recheck_postponed", reason=str(error) or repr(error))
+            stop.wait(TURN_S)  # and not `_wake`: what a recheck finds must not begin the next one
 
     def wake(self) -> None:
         self._wake.set()

@@ -147,10 +147,15 @@ class Hydrator:
         return file
 
     def read_damaged(self, damage: Damage, entry: Entry) -> Resumable[None]:
-        """Read again what was damaged in `entry`, and forget the damage where it is well. Raises as `chunk` and `plan`."""
-        chunk = damage.chunk or (yield from self.plan(damage.partition, entry)).chunk_for(damage.offset)
-        file = yield from self.chunk(damage.partition, entry, chunk)
-        file.release()
+        """Read again what was damaged in `entry`, after what readers wait for, and forget the damage where it is well. Raises as `chunk`
+        and `plan`."""
+        partition, chunk = damage.partition, damage.chunk
+        if chunk is None:
+            plan = self.plan_now(entry) or (yield self._fetch_plan(partition, entry, urgent=False))
+            chunk = plan.chunk_for(damage.offset)
+        name = chunk_name(partition, entry.uid, chunk.position, chunk.size_bytes)
+        fetch = partial(self._fetcher.fetch, partition, entry, chunk)
+        yield self.flights.join(name, self._start(partition, urgent=False), fetch, urgent=False)
         self.damage.forget(damage.name)
 
     def chunk_now(self, partition: PartitionId, entry: Entry, chunk: Chunk) -> RunFile | None:

@@ -1,17 +1,20 @@
 """Damaged objects stay known over restarts, until they are read well or no manifest lists them."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from unittest.mock import patch
 
 import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from headwater_core.errors import CorruptData, DiskFull, HeadwaterError, TransientError
+from headwater_core.errors import CorruptData, DiskFull, HeadwaterError, NotFound, TransientError
 from hydration.answers import Isolation
-from hydration.archive.damage import DAMAGES_MAX, FILE_BYTES_MAX, RECHECK_S, TEXT_MAX, Damage, DamageList, KnownDamage
+from hydration.archive.damage import DAMAGES_MAX, FILE_BYTES_MAX, RECHECK_S, TEXT_MAX, TURN_S, Damage, DamageList, KnownDamage
+from hydration.archive.downloads import Job
 from hydration.cache.cache_directory import folder
 from manifests.document import seal
 from tests.headwater_core.manual_clock import ManualClock
@@ -237,16 +240,105 @@ def test_a_full_disk_loses_nothing_and_is_tried_again(tmp_path: Path) -> None:
     assert len(KnownDamage(ManualClock(), path)._known) == 2
 
 
-def test_the_thread_writes_looks_and_writes_once_more_at_its_end(tmp_path: Path) -> None:
+def test_the_list_is_written_at_the_end_though_a_recheck_hangs(tmp_path: Path) -> None:
     path, stop = tmp_path / "damage.json", threading.Event()
     known = KnownDamage(ManualClock(), path)
+    begun, answered = threading.Event(), threading.Event()
 
     def look() -> None:
+        begun.set()
+        answered.wait()
+
+    rechecks = threading.Thread(target=known.run_rechecks, args=(look, stop))
+    rechecks.start()
+    try:
+        begun.wait()
         known.note(a_damage())
         stop.set()
-        raise ValueError("of any kind")
+        known.run(stop)
+        assert KnownDamage(ManualClock(), path).keys() == {FOLDER: {a_damage().key}}
+    finally:
+        answered.set()
+        rechecks.join()
+
+
+class Turns(threading.Event):
+    """Is set after a number of waits, none of which takes time."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number, self.waits = number, list[float | None]()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waits.append(timeout)
+        if len(self.waits) == self.number:
+            self.set()
+        return self.is_set()
+
+
+def test_what_a_recheck_finds_does_not_begin_the_next_one() -> None:
+    known, stop = KnownDamage(ManualClock()), Turns(3)
+
+    def look() -> None:
+        known.note(a_damage(len(stop.waits)))
+        if stop.waits:
+            known.forget(a_damage(0).name)
+
+    known.run_rechecks(look, stop)
+    assert stop.waits == [TURN_S] * 3
+
+
+@pytest.mark.parametrize("error", [CorruptData("k", 0, "CRC"), NotFound("k"), ValueError("of any kind")])
+def test_a_recheck_that_found_the_damage_again_is_not_postponed(error: Exception) -> None:
+    def look() -> None:
+        raise error
 
     with capture_logs() as events:
-        known.run(look, stop)
-    assert [each["event"] for each in events] == ["object_damaged", "damage_recheck_postponed"]
-    assert KnownDamage(ManualClock(), path).keys() == {FOLDER: {a_damage().key}}
+        KnownDamage(ManualClock()).run_rechecks(look, Turns(2))
+    assert [each["event"] for each in events] == ["damage_recheck_postponed"] * 2 * isinstance(error, ValueError)
+
+
+def test_a_recheck_waits_for_what_readers_want(worn: Worn) -> None:
+    worn.meet()
+    worn.restart()
+    downloads = worn.world.logs.hydrator._downloads
+    urgencies, submit = list[bool](), downloads.submit
+
+    def watched(job: Job, *, group: Hashable, urgent: bool) -> None:
+        urgencies.append(urgent)
+        submit(job, group=group, urgent=urgent)
+
+    with patch.object(downloads, "submit", watched), pytest.raises(CorruptData):
+        worn.look()
+    worn.mend()
+    with patch.object(downloads, "submit", watched):
+        worn.look()
+    assert (worn.known, urgencies) == (set(), [False, False])
+
+
+def test_a_restored_object_is_known_as_soon_as_a_reader_has_fetched_it(a_world: AWorld) -> None:
+    for readahead_chunks in (0, 8):
+        worn = Worn(partial(a_world, readahead_chunks=readahead_chunks, chunk_bytes=100_000))
+        worn.mend()
+        entry = worn.world.archive.head.entries[0]
+        content = worn.store.get(entry.key, max_bytes=1 << 20)[0]
+        worn.store.delete(entry.key)
+        worn.meet(match="the manifest lists it")
+        assert worn.known == {entry.key}
+        worn.store.create(entry.key, content)
+        plan = worn.world.logs.hydrator.plan_now(entry)
+        assert plan is not None
+        worn.world.logs.hydrator.read_ahead(PARTITION, entry, plan.chunks[:readahead_chunks])
+        worn.read()
+        assert worn.known == set()
+
+
+def test_a_chunk_in_the_cache_proves_no_missing_object_back(worn: Worn) -> None:
+    worn.mend()
+    worn.read()
+    entry = worn.world.archive.head.entries[0]
+    worn.store.delete(entry.key)
+    worn.meet(19, match="the manifest lists it")
+    worn.restart()
+    worn.read()
+    assert worn.known == {entry.key}
