@@ -3,6 +3,7 @@
 import http.client
 import json
 import socket
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,8 @@ def call(way: Way, path: str, *, method: str = "GET", token: str = "", body: byt
     connection.sock = connected(way)
     try:
         given = {name.replace("_", "-"): value for name, value in headers.items()}
-        connection.request(method, path, body, given | ({"Authorization": f"Bearer {token}"} if token else {}))
+        with suppress(BrokenPipeError):  # it has answered before it had read everything
+            connection.request(method, path, body, given | ({"Authorization": f"Bearer {token}"} if token else {}))
         return _read(connection.getresponse())
     finally:
         connection.close()
