@@ -43,7 +43,7 @@ def read(
 
     TOPIC:P is one partition. TOPIC@TOPIC_ID is a topic that was deleted and created again, as it was before; `headwater topics
     list --all` lists the ids. Keys, values and header values are base64, or null. A time means the first record at or after it; one that is
-    dated later than it was published is passed over, with a warning.
+    dated later than it was published is passed over, with a warning, unless --from finds no other.
 
     --read-priority holds for this one read: -first falls back to the other copy where the first lacks the data or fails, -only never
     does, and shows the offsets of that copy alone.
@@ -155,6 +155,7 @@ def _offset(log: "PartitionLog", where: str, *, starting: bool = False) -> int |
     time_ms, now_ms = parse_time_ms(where), SystemClock().now_ms()
     first = log.offset_for_time(time_ms)
     found = log.offset_for_time(time_ms, now_ms=now_ms) if first else None
+    counted = found or (first if starting else None)
     if first and (found != first or first.timestamp_ms > now_ms):
         structlog.get_logger().warning(
             "late_record_found",
@@ -162,9 +163,8 @@ def _offset(log: "PartitionLog", where: str, *, starting: bool = False) -> int |
             partition=log.partition.partition,
             offset=first.offset,
             dated=time_text(first.timestamp_ms),
-            is_skipped=found != first,
+            is_skipped=counted != first,
         )
-    counted = found or (first if starting else None)
     return counted.offset if counted else None
 
 

@@ -1,6 +1,6 @@
 """The heads of the partitions that a scan reads, each read once."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import NamedTuple
@@ -214,7 +214,7 @@ def offset_for_time(store: ObjectStore, head: Head, timestamp_ms: int, end: int,
     """
     wanted = Predicate.of_offsets(head.start_offset, end, timestamp_ms)
     for _ in range(REPLANS_MAX):
-        first_late = None
+        late_records: list[Record] = []
         for entry in head.entries:
             if entry.gap or not wanted.may_match(entry):
                 continue
@@ -226,14 +226,18 @@ def offset_for_time(store: ObjectStore, head: Head, timestamp_ms: int, end: int,
                     raise CorruptData(entry.key, 0, f"the manifest lists it, the store does not have it ({error})") from error
                 break
             if late is not None:
-                first_late = late.offset if first_late is None else first_late
-                _report_late(head, late, is_skipped=True)
+                late_records.append(late)
             if found is not None:
+                _report_skipped(head, late_records)
                 if entry.published_ms is None and found.timestamp_ms > SystemClock().now_ms():
                     _report_late(head, found, is_skipped=False)
                 return found.offset
         else:
-            return first_late if starting else None
+            if starting and late_records:
+                _report_late(head, late_records[0], is_skipped=False)
+                return late_records[0].offset
+            _report_skipped(head, late_records)
+            return None
     raise TransientError(
         f"{head.partition_id}: its objects were replaced {REPLANS_MAX} times while a time was searched in them; try again later"
     )
@@ -259,6 +263,11 @@ def _first_not_older(store: ObjectStore, entry: Entry, wanted: Predicate, timest
                         return record, late
                     late = late or record
     return None, late
+
+
+def _report_skipped(head: Head, late_records: Iterable[Record]) -> None:
+    for record in late_records:
+        _report_late(head, record, is_skipped=True)
 
 
 def _report_late(head: Head, record: Record, *, is_skipped: bool) -> None:
