@@ -15,10 +15,11 @@ from typing import NamedTuple
 import msgspec
 import structlog
 
+from archival import state_file
 from archival.broker.broker_view import Broker, Group, GroupOffset
 from headwater_core.clock import Clock
 from headwater_core.errors import HeadwaterError
-from headwater_core.files import replace_file, with_checksum, without_checksum
+from headwater_core.files import replace_file, with_checksum
 from headwater_core.partition import PartitionId, TopicPartition
 
 INTERVAL_S, INTERVAL_MAX_S = 10.0, 300.0  # between the begins of two listings; the longer one after failures: each asks all brokers
@@ -185,7 +186,4 @@ def _is_worth_saving(saved: Mapping[str, IdleTime], times: Mapping[str, IdleTime
 
 
 def _load(path: Path) -> dict[str, IdleTime]:
-    try:
-        return msgspec.json.decode(without_checksum(path.read_bytes()), type=dict[str, IdleTime])
-    except (OSError, ValueError, RecursionError, msgspec.MsgspecError):
-        return {}
+    return state_file.load(path, dict[str, IdleTime], "groups that are gone hold releases back for longer") or {}

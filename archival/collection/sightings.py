@@ -11,8 +11,9 @@ from pathlib import Path
 
 import msgspec
 
+from archival import state_file
 from headwater_core.clock import Clock
-from headwater_core.files import disk_errors, replace_file, with_checksum, without_checksum
+from headwater_core.files import disk_errors, replace_file, with_checksum
 from headwater_core.partition import PartitionId
 
 
@@ -93,10 +94,9 @@ class Sightings:
 
     def _load(self, partition: PartitionId) -> _Since:
         path = self._path(partition)
-        try:
-            return msgspec.json.decode(without_checksum(path.read_bytes()), type=_Since) if path is not None else {}
-        except (OSError, ValueError, RecursionError, msgspec.MsgspecError):
+        if path is None:
             return {}
+        return state_file.load(path, _Since, "what nothing refers to is deleted later") or {}
 
     def _save(self, partition: PartitionId, since: _Since) -> None:
         path = self._path(partition)

@@ -12,10 +12,11 @@ import msgspec
 import structlog
 from msgspec.structs import replace
 
+from archival import state_file
 from archival.plan.cleaner import CLOCK_STEP_MS, CleanerLook, look_at, overtaken
 from headwater_core.clock import Clock
 from headwater_core.errors import HeadwaterError
-from headwater_core.files import replace_file, with_checksum, without_checksum
+from headwater_core.files import replace_file, with_checksum
 from headwater_core.partition import PartitionId
 from headwater_core.segments.local_log import LocalLog
 from manifests.head import Head
@@ -125,8 +126,5 @@ def _key(partition: PartitionId) -> str:
 
 
 def _load(path: Path) -> _Looks:
-    try:
-        found = msgspec.json.decode(without_checksum(path.read_bytes()), type=_Looks)
-    except (OSError, ValueError, RecursionError, msgspec.MsgspecError):
-        return {}
+    found = state_file.load(path, _Looks, "a compacted partition may stop for lack of this evidence") or {}
     return {key: looks for key, looks in found.items() if looks}

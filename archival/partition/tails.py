@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from archival import state_file
 from headwater_core.clock import Clock
 from headwater_core.errors import HeadwaterError
 from headwater_core.files import replace_file
@@ -82,7 +83,4 @@ def _key(partition: PartitionId) -> str:
 
 
 def _load(path: Path) -> dict[str, _Tail]:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, _Tail])
-    except (OSError, RecursionError, msgspec.MsgspecError):
-        return {}  # a hint: without it every tail starts to wait again
+    return state_file.load(path, dict[str, _Tail], "every tail starts to wait again for its seal timeout") or {}

@@ -449,7 +449,9 @@ def test_looks_are_kept_across_restarts_and_a_damaged_file_only_loses_them(tmp_p
     whole, known = path.read_bytes(), looks.of(log.partition)
     for at in range(len(whole)):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
-        assert CleanerLooks(path, clock).of(log.partition) == ()
+        with capture_logs() as logs:
+            assert CleanerLooks(path, clock).of(log.partition) == ()
+        assert [(each["event"], each["path"]) for each in logs] == [("state_file_refused", str(path))]
     path.write_bytes(whole.partition(b"\n")[2])
     assert CleanerLooks(path, clock).of(log.partition) == known, "an older version wrote it"
 

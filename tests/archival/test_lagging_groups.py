@@ -209,7 +209,9 @@ def test_each_flipped_bit_of_the_file_is_noticed(agent: Agent) -> None:
     whole = agent.path.read_bytes()
     for at in range(len(whole)):
         agent.path.write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
-        agent.start()
+        with capture_logs() as logs:
+            agent.start()
+        assert [(each["event"], each["path"]) for each in logs] == [("state_file_refused", str(agent.path))]
         assert agent.idle_s() == 0, at
 
 

@@ -2,6 +2,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from archival.collection.sightings import AHEAD_MS, Seen, Sightings
 from headwater_core.errors import DiskFull, HeadwaterError
@@ -123,6 +124,9 @@ def test_a_flipped_bit_makes_nothing_older_than_it_is(tmp_path: Path) -> None:
     for at in range(len(whole)):
         for bit in range(8):
             path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :])
-            assert Sightings(tmp_path, clock).of(PARTITION, Seen.ORPHAN) == {}
+            with capture_logs() as logs:
+                sightings = Sightings(tmp_path, clock)
+                assert sightings.of(PARTITION, Seen.ORPHAN) == sightings.of(PARTITION, Seen.SUPERSEDED) == {}
+            assert [(each["event"], each["path"]) for each in logs] == [("state_file_refused", str(path))]
     path.write_bytes(whole.partition(b"\n")[2])
     assert Sightings(tmp_path, clock).of(PARTITION, Seen.ORPHAN) == {"a": began_ms}, "an older version wrote it"
