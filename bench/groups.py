@@ -1,4 +1,4 @@
-"""What release's list of all groups costs, beside Kafka's own admin client on the same broker in the same run.
+"""Measure release's list of all groups beside Kafka's own admin client, on the same broker in the same run.
 
     python -m bench.groups [--groups 1000,5000] [--partitions 10] [--rounds 5] [--scratch DIR]
 

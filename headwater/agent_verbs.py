@@ -74,7 +74,8 @@ class NoArguments(Arguments, frozen=True):
 
 
 class AgentVerbs:
-    """
+    """Define the verbs that a running agent carries out.
+
     scheduler  None before it works, and where there are no log directories
     damaged    the keys of objects that are known to be damaged, by partition
     """

@@ -267,7 +267,7 @@ class StatusBoard:
             return self._entries.get(place)
 
     def elsewhere(self) -> list[BoardEntry]:
-        """Of those that are archived and not here, also where the log directories were listed only after the last join."""
+        """Return the entries of partitions archived and not here, also where the log directories were listed only after the last join."""
         with self._lock:
             return [entry for partition, entry in self._elsewhere.items() if not self._may_be_here(partition)]
 

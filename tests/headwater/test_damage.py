@@ -240,6 +240,7 @@ def test_a_damaged_head_leaves_its_partition_uncounted(shelf: Shelf) -> None:
     assert f"{TOPIC}:{number}" in ran.err
 
 
+@pytest.mark.slow
 def test_known_damage_outlives_the_agent_until_the_object_is_restored(shelf: Shelf) -> None:
     stage, log = shelf.stage, shelf.stage.root / "kitchen"
     path = next(path for path in sorted((stage.bucket / "data").rglob("*.log")) if TOPIC in path.parts)
