@@ -218,8 +218,10 @@ class TransactionCoordinator:
         self._complete(name, state, now_ms)
 
     def _complete(self, name: str, state: TransactionMetadata, now_ms: int) -> None:
-        """A marker that is refused is not sent again, and the state stays as it is until the coordinator moves."""
+        """A marker that is refused is not sent again, and the state stays as it is until the coordinator moves. The others were sent with
+        it: brokers answer for each log."""
         kind = COMMIT if state.status == PREPARE_COMMIT else ABORT
+        refusals = len(self.refusals)
         for place in sorted(state.partitions):
             if place not in self.logs:
                 continue  # of a topic that is gone
@@ -227,7 +229,8 @@ class TransactionCoordinator:
                 self.logs[place].append_marker(state.producer_id, state.epoch, kind, self.epochs[name], state.version, now_ms)
             except Refused as refused:
                 self.refusals.append(f"{name} stays in Prepare{'Commit' if kind == COMMIT else 'Abort'}: {place[0]}:{place[1]}: {refused}")
-                return
+        if len(self.refusals) > refusals:
+            return
         state.status, state.partitions = COMPLETE_COMMIT if kind == COMMIT else COMPLETE_ABORT, set()
         if state.version >= 2 and state.next_producer_id >= 0:
             state.producer_id, state.epoch, state.next_producer_id = state.next_producer_id, 0, -1
