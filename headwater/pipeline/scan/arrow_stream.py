@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import sys
 import threading
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -53,7 +54,10 @@ def scan(
     Errors in the options, and offsets that the archive does not have, are raised here; damage while reading. Memory: about
     READ_AHEAD_BYTES, and 30 MiB for each worker. The work stops when the reader is deleted, and when the program ends. A reader
     can be read once, and only in the process that made it: afterwards it has no batches, so keep the table, or scan again.
+    Warnings go to stderr, unless the program has configured structlog.
     """
+    if not structlog.is_configured():
+        structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))  # stdout is the program's own
     if not isinstance(where, Predicate | None):
         raise UsageError(f"where: a headwater.Predicate is expected, such as headwater.Predicate.of_times(first_ms, end_ms), not {where!r}")
     if workers is not None and (not isinstance(workers, int) or workers < 1):

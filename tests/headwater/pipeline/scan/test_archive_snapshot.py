@@ -161,6 +161,13 @@ def test_a_range_that_an_open_transaction_ends_names_it() -> None:
     assert [(log["event"], log["offset"], log["offsets"]) for log in logs] == [("open_transaction_found", 280, 20)]
 
 
+def test_warnings_of_a_scan_leave_stdout_to_the_program(capsys: pytest.CaptureFixture[str]) -> None:
+    scan(soup(), "soup", isolation="read_committed", fail_on_data_loss=False)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "open_transaction_found" in err
+
+
 def test_of_many_open_transactions_those_that_hide_most_are_named() -> None:
     every = [OpenTransactionAtEnd("orders", number, 10, number + 1) for number in range(7)]
     assert describe_open([]) == ""
