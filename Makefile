@@ -75,7 +75,7 @@ soak: simulate
 	@DAMAGE_SEEDS=$(DAMAGE_SEEDS) $(BIN)/pytest -m slow tests/recovery/test_damage_matrix.py
 	@LOSSES=$(LOSSES) $(BIN)/pytest -n 0 -m peer tests/peers/test_lost_moments.py
 	@MOMENT_SEEDS=$(MOMENT_SEEDS) $(BIN)/pytest tests/recovery/test_archived_moments.py
-	@STRANGERS=$(STRANGERS) $(BIN)/pytest -m slow tests/headwater/admin
+	@STRANGERS=$(STRANGERS) $(BIN)/pytest -m long tests/headwater/admin
 	@$(BIN)/pytest -m long
 	@KAFKA_RELEASE=4.3 $(BIN)/pytest -n 3 -m peer tests/peers/test_archived_moments.py tests/peers/test_recovery.py
 	@HYPOTHESIS_PROFILE=soak SEED_TIMES=$(SEED_TIMES) $(BIN)/pytest -m "not peer and not slow"

@@ -29,7 +29,7 @@ def archive_once(logs: Path, bucket: Path, kill_at: str = "", *merge: str) -> in
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("times", [1, 5])
+@pytest.mark.parametrize("times", [1, pytest.param(5, marks=pytest.mark.long)])
 @pytest.mark.parametrize("step", _STEPS)
 def test_killed_at_any_step_the_next_run_finishes(step: str, times: int, tmp_path: Path) -> None:
     logs, bucket = private_copy("pantry", tmp_path), tmp_path / "bucket"
@@ -54,7 +54,7 @@ def test_killed_at_any_step_the_next_run_finishes(step: str, times: int, tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("step", [*merger.MILESTONES, "archive.uploaded", "archive.committed", "archive.announced"])
-@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.long)])
 def test_killed_in_a_merge_the_next_one_finishes(step: str, times: int, tmp_path: Path) -> None:
     logs, bucket = private_copy("pantry", tmp_path), tmp_path / "bucket"
     for directory in logs.iterdir():

@@ -7,7 +7,9 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,6 +55,11 @@ COLLECT_KILLS = (*collector.MILESTONES, "collect.deleted:3", "collect.committed:
 RECOVER_KILLS = (*recovery.MILESTONES, *take_over.MILESTONES, "recover.fetched:7", f"recover.placed:{SEGMENTS}")
 
 
+def walked(kills: Iterable[str]) -> list[Any]:
+    """Each step at its first time; the soak has later ones."""
+    return [pytest.param(kill, marks=pytest.mark.long) if ":" in kill else kill for kill in kills]
+
+
 def killed(stage: Stage, step: str, *arguments: str) -> None:
     """`headwater ARGUMENTS` with the stage's directories, as a process of its own, which must die at `step` and nowhere else."""
     killed_bare(stage, step, *arguments, "--data-dir", str(stage.data_dir), "--store", f"file://{stage.bucket}")
@@ -93,7 +100,7 @@ def test_every_step_that_the_code_names_is_walked() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kill", ARCHIVE_KILLS)
+@pytest.mark.parametrize("kill", walked(ARCHIVE_KILLS))
 def test_killed_while_it_archives_and_releases(stage: Stage, kill: str) -> None:
     log = a_sample_log(stage.root)
     killed(stage, kill, *FLUSH, "--log-dir", str(log))
@@ -173,7 +180,7 @@ def test_killed_at_each_step_one_after_the_other(stage: Stage) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kill", STREAM_KILLS)
+@pytest.mark.parametrize("kill", walked(STREAM_KILLS))
 def test_killed_while_it_streams(stage: Stage, kill: str) -> None:
     """What a process was writing is written again by the next one, and every record is there once."""
     log, streaming = a_sample_log(stage.root), (*FLUSH, "--set", "archival.offload=streaming")
@@ -247,7 +254,7 @@ def test_killed_while_it_streams_into_chunks(stage: Stage, kill: str, variant: s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("variant", CHUNKED)
+@pytest.mark.parametrize("variant", ["append", pytest.param("fixed", marks=pytest.mark.long)])
 @pytest.mark.parametrize("kill", ["merge.planned", "merge.uploaded", "archive.committed"])
 def test_killed_while_chunks_become_one_object(stage: Stage, kill: str, variant: str) -> None:
     """By an agent, in its own time; the next one takes it up again, and collection leaves nothing but what is listed."""
@@ -309,7 +316,7 @@ def assert_each_once(stage: Stage, log: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kill", COLLECT_KILLS)
+@pytest.mark.parametrize("kill", walked(COLLECT_KILLS))
 def test_killed_while_it_trims_and_collects(stage: Stage, kill: str) -> None:
     """What is left is readable throughout, and the next round ends what this one began."""
     log = a_sample_log(stage.root)
@@ -342,7 +349,7 @@ def archived(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kill", RECOVER_KILLS)
+@pytest.mark.parametrize("kill", walked(RECOVER_KILLS))
 def test_killed_while_it_recovers(stage: Stage, archived: Path, kill: str) -> None:
     shutil.copytree(archived, stage.bucket)
     into = stage.root / "recovered"

@@ -231,7 +231,7 @@ def an_agent(stage: Stage) -> Iterator[tuple[Agent, Address]]:
 
 
 @pytest.mark.parametrize("is_local", [False, True])
-@pytest.mark.parametrize("count", [300, pytest.param(REQUESTS, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [300, pytest.param(REQUESTS, marks=pytest.mark.long)])
 def test_requests_of_strangers_get_documented_answers_and_leave_nothing_behind(stage: Stage, count: int, is_local: bool) -> None:
     chance, seen, usage = random.Random(count), Counter[str](), []
 
