@@ -223,7 +223,7 @@ def test_an_older_list_that_was_put_back_gives_no_number_twice_and_time_to_notic
     with structlog.testing.capture_logs() as events:
         assert agent.archiver.collect() == 0
     assert [(each["event"], each["objects"], each["number"]) for each in events] == [("cluster_snapshots_unlisted", 2, 3)]
-    assert survey_snapshots(agent.repository).note == "2 snapshots are not listed, the last are 2, 3"
+    assert survey_snapshots(agent.repository).note == "not listed: 2 snapshots, the last 2, 3"
     agent.clock.advance(cluster_list.LEASE_MS)
     assert agent.archiver.collect() == 2
 
