@@ -27,7 +27,7 @@ DEEP_TESTS = $(addprefix tests/,archival/test_archiver.py archival/test_branches
 	headwater/pipeline/scan headwater/pipeline/scrub headwater/pipeline/export)
 
 # Transactions, recovery and releases, with the minor release of Kafka before the newest.
-PREVIOUS_KAFKA_TESTS = test_transactions.py test_coordinator_facts.py test_recovery_modes.py::test_a_broker_starts_on_logs_that_end_at_a_point_in_time \
+PREVIOUS_KAFKA_TESTS = test_transactions.py test_recovery_modes.py::test_a_broker_starts_on_logs_that_end_at_a_point_in_time \
 	test_broker.py::test_what_is_archived_is_deleted_at_the_broker_and_read_all_the_same
 
 .PHONY: setup demo lint check test deep peers simulate soak bench
@@ -77,7 +77,7 @@ soak: simulate
 	@MOMENT_SEEDS=$(MOMENT_SEEDS) $(BIN)/pytest tests/recovery/test_archived_moments.py
 	@STRANGERS=$(STRANGERS) $(BIN)/pytest -m long tests/headwater/admin
 	@$(BIN)/pytest -m long
-	@KAFKA_RELEASE=4.3 $(BIN)/pytest -n 3 -m peer tests/peers/test_archived_moments.py tests/peers/test_recovery.py
+	@KAFKA_RELEASE=4.3 $(BIN)/pytest -n 3 -m peer tests/peers/test_archived_moments.py tests/peers/test_coordinator_facts.py tests/peers/test_recovery.py
 	@HYPOTHESIS_PROFILE=soak SEED_TIMES=$(SEED_TIMES) $(BIN)/pytest -m "not peer and not slow"
 
 bench: .venv/.tests

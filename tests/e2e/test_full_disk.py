@@ -56,7 +56,7 @@ def in_words(ran: Ran) -> None:
     assert "no space left" in ran.err.lower()
 
 
-@pytest.mark.parametrize("kib", [4, 8, 16])
+@pytest.mark.parametrize("kib", [4, pytest.param(8, marks=pytest.mark.long), 16])
 def test_no_room_for_the_agents_state(stage: Stage, kib: int) -> None:
     """The journal, the writer's name, the waiting tails: whatever it is that finds no room."""
     log = a_sample_log(stage.root)
@@ -66,7 +66,7 @@ def test_no_room_for_the_agents_state(stage: Stage, kib: int) -> None:
     assert (again.code, verified.code) == (0, 0), again.err
 
 
-@pytest.mark.parametrize("kib", [60, 300])
+@pytest.mark.parametrize("kib", [60, pytest.param(300, marks=pytest.mark.long)])
 def test_no_room_for_the_bucket(stage: Stage, kib: int) -> None:
     """What does not fit is not released: the records stay readable, and are archived when there is room."""
     log = a_sample_log(stage.root)
@@ -95,7 +95,7 @@ def test_no_room_for_what_is_recovered(stage: Stage, kib: int) -> None:
     assert json.loads(again.out)[0]["again"] is False
 
 
-@pytest.mark.parametrize("kib", [60, 300])
+@pytest.mark.parametrize("kib", [pytest.param(60, marks=pytest.mark.long), 300])
 def test_no_room_to_collect(stage: Stage, kib: int) -> None:
     """What the full bucket's uploads have left is deleted, as far as that needs no room, and all of it later."""
     log = a_sample_log(stage.root)

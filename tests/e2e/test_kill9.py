@@ -115,11 +115,11 @@ def test_killed_while_it_archives_and_releases(stage: Stage, kill: str) -> None:
     ("kill", "first", "then"),
     [
         ("directory.written:45", "blocks", "blocks"),
-        ("directory.named:45", "blocks", "segment"),
+        pytest.param("directory.named:45", "blocks", "segment", marks=pytest.mark.long),
         ("archive.uploaded", "blocks", "blocks"),
-        ("archive.uploaded:5", "segment", "blocks"),
+        pytest.param("archive.uploaded:5", "segment", "blocks", marks=pytest.mark.long),
         ("archive.committed", "blocks", "segment"),
-        ("release.log_unlinked:2", "blocks", "blocks"),
+        pytest.param("release.log_unlinked:2", "blocks", "blocks", marks=pytest.mark.long),
     ],
 )
 def test_killed_while_it_archives_in_blocks(stage: Stage, kill: str, first: str, then: str) -> None:
@@ -212,13 +212,13 @@ def chunked(variant: str) -> tuple[str, ...]:
     ("kill", "first", "then"),
     [
         ("directory.written:20", "fixed", "fixed"),
-        ("directory.named:60", "fixed", "append"),
+        pytest.param("directory.named:60", "fixed", "append", marks=pytest.mark.long),
         ("directory.written:45", "append", "append"),
         ("archive.uploaded", "fixed", "fixed"),
-        ("archive.uploaded:2", "append", "append"),
-        ("archive.uploaded:3", "append", "segment"),
+        pytest.param("archive.uploaded:2", "append", "append", marks=pytest.mark.long),
+        pytest.param("archive.uploaded:3", "append", "segment", marks=pytest.mark.long),
         ("archive.committed", "append", "fixed"),
-        ("archive.claimed:2", "blocks", "append"),
+        pytest.param("archive.claimed:2", "blocks", "append", marks=pytest.mark.long),
         ("release.log_unlinked:2", "fixed", "append"),
     ],
 )

@@ -16,6 +16,7 @@ from tests.headwater.gateway.test_clients import ISOLATIONS, NAMES, assert_same,
 from tests.headwater.test_agent import Agent, running
 
 CACHE_BYTES = 24 << 10  # of some 400 KiB that are in the bucket alone
+SERVED = ("pantry-live", "kitchen", pytest.param("pantry", marks=pytest.mark.long))
 SMALL = ("--set", f"hydration.cache_bytes={CACHE_BYTES}", "--set", "hydration.chunk_bytes=64KiB")
 SIPS = {"fetch.message.max.bytes": 4096, "queued.min.messages": 10, "queued.max.messages.kbytes": 16}
 HASTE = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200}
@@ -58,7 +59,7 @@ def served(stage: Stage, request: pytest.FixtureRequest) -> Served:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("isolation", ["read_uncommitted", pytest.param("read_committed", marks=pytest.mark.long)])
-@pytest.mark.parametrize("served", NAMES, indirect=True)
+@pytest.mark.parametrize("served", SERVED, indirect=True)
 def test_the_agents_cache_is_evicted_in_mid_read(stage: Stage, served: Served, isolation: Isolation) -> None:
     """By the verb, from another process; and the cache is much smaller than what is read through it."""
     dropped = []
@@ -78,7 +79,7 @@ def test_the_agents_cache_is_evicted_in_mid_read(stage: Stage, served: Served, i
 
 @pytest.mark.slow
 @pytest.mark.parametrize("isolation", ["read_committed", pytest.param("read_uncommitted", marks=pytest.mark.long)])
-@pytest.mark.parametrize("served", NAMES, indirect=True)
+@pytest.mark.parametrize("served", SERVED, indirect=True)
 def test_the_agent_is_killed_and_started_again_in_mid_read(stage: Stage, served: Served, isolation: Isolation) -> None:
     """The client continues where it was, with an agent that finds journal, cache and lock as kill -9 left them."""
     with ExitStack() as agents:

@@ -368,6 +368,8 @@ def test_whenever_a_cluster_is_lost_everybody_goes_on(seed: int, tmp_path: Path)
         assert not [each for each, count in whole.items() if each[1] == "2" and count != int(each[3])]
         coordinated = java_coordinated(cluster.bootstrap)
         assert {each["state"] for each in coordinated.transactions} <= {"CompleteCommit", "CompleteAbort", "Empty"}
+        if not seed % 2:
+            return  # of two in `make peers`, one is started once more
         for broker in cluster.brokers:
             broker.kill()
         for broker in cluster.brokers:

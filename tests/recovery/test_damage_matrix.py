@@ -37,7 +37,7 @@ from tests.recovery.written_archive import batches_in
 BLOCKS = 30
 DRILL_EVERY = 5  # of so many buckets one is drilled
 DRILL_ID = "20260131T120000.123Z-9f86d081"
-SEEDS = int(os.environ.get("DAMAGE_SEEDS", "150"))
+SEEDS = int(os.environ.get("DAMAGE_SEEDS", "100"))
 EACH_WAY = 3 if SEEDS < 1000 else 20  # buckets
 
 
