@@ -93,19 +93,19 @@ class _Found:
         if is_exact:
             known = self._exact.get(key)
         else:
-            marked = (parts for marker in added.committed.items() for parts in self._marked[marker])
+            marked = (parts for marker in added.committed.items() for parts in self._marked.get(marker, ()))
             known = next((parts for parts in marked if parts.is_one_with(added)), None)
+        new = added.committed.items() - (known.committed.items() if known is not None else ())
         if known is None:
             known = added
             self._parts.append(known)
-            if is_exact:
-                self._exact[key] = known
         else:
             known.add(added)
-        if not is_exact:
-            for marker in added.committed.items():
-                if known not in self._marked[marker]:
-                    self._marked[marker].append(known)
+        if is_exact:
+            self._exact[key] = known
+        else:
+            for marker in new:
+                self._marked[marker].append(known)
 
     def torn(self) -> list[_Parts]:
         torn = (parts for parts in self._parts if parts.committed and parts.missing)
@@ -121,6 +121,10 @@ class _EpochMarkers:
         self._first = _first_from(self._markers)
         self._commits = [marker for marker in self._markers if marker.is_commit]
         self._commit_times = [marker.timestamp_ms for marker in self._commits]
+
+    @property
+    def first(self) -> EndMarker:
+        return self._first[0]
 
     def since(self, time_ms: int) -> EndMarker | None:
         """Return the first in the log of those that are not older."""
@@ -149,7 +153,7 @@ class _ProducerMarkers:
 
     def of(self, epoch: int) -> EndMarker | None:
         """Return the first of this epoch."""
-        return self._by_epoch[epoch].since(-1) if epoch in self._by_epoch else None
+        return self._by_epoch[epoch].first if epoch in self._by_epoch else None
 
     def above(self, epoch: int) -> EndMarker | None:
         """Return the first of any later epoch."""
@@ -415,8 +419,9 @@ def _markers_in(store: ObjectStore, entries: Sequence[Entry], at: int, wanted: C
     """Yield the markers in one run; wanted: of these producers, None: of all."""
     entry = entries[at]
     first_offsets = dict(open_before(store, entries, at))
+    concerned = first_offsets.keys() if wanted is None else first_offsets.keys() & set(wanted)
     try:
-        opened = open_after(store, entries, at - 1) if first_offsets else ()
+        opened = open_after(store, entries, at - 1) if concerned else ()
     except DAMAGE:
         opened = ()  # what the markers' data were is not known
     data = {
