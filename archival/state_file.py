@@ -17,7 +17,7 @@ T = TypeVar("T")
 def load(path: Path, kind: type[T], consequence: str) -> T | None:
     """Return what the file says; None where there is none, and where it is refused: damaged, of a newer version, or not to be read.
 
-    consequence  of a refusal, for the log. What is refused is kept aside, since the next write would replace it
+    consequence  of a refusal, for the log. A file that can be read is kept aside then, since the next write would replace it
     """
     try:
         return msgspec.json.decode(without_checksum(path.read_bytes()), type=kind)

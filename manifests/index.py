@@ -77,7 +77,7 @@ class ManifestIndex:
             if not all(each.is_file() for each in self.path.iterdir()):
                 return False
             return self._mark.read_text("ascii", "replace") == _fingerprint(self._data)
-        except OSError:  # whatever lies there instead: it holds copies alone, and is made again
+        except OSError:  # another thing lies there: an index holds copies alone, and is made again
             return False
 
     def replace(self, head: Head) -> bool:

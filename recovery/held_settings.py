@@ -148,8 +148,7 @@ def finish(
 
     Raises NotFound when there is no recovery, UsageError when it is not finished, ForeignOwner when this is not its cluster,
     VerificationFailed when not one topic is as it was recovered, or the archive does not have any more what groups had committed,
-    TransientError when a partition does not answer or a setting is not yet
-    what was set; and what `cluster` raises.
+    TransientError when a partition does not answer or a setting is not yet what was set; and what `cluster` raises.
     """
     with locked_mark(into) as mark:
         if mark is None:
@@ -169,7 +168,7 @@ def finish(
             groups = compare_groups(mark.plan, alike, store, cluster, clock.now_ms() - mark.started_ms)
         unlike |= groups.unlike
         retention = [each for each in waiting if each.topic not in unlike]
-        if checked and unlike and waiting and not retention:
+        if checked and unlike and not retention:
             raise VerificationFailed(
                 f"not as recovered: {count_text(len(unlike), 'topic')}; nothing was put back:{_listed(unlike.values())}"
                 + ("\n--unchecked-groups compares logs alone, where groups were deleted or reset on purpose" if groups.unlike else "")

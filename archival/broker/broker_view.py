@@ -40,8 +40,8 @@ class Group(NamedTuple):
         """Return the first offset that it has not read; None where it does not read `partition`.
 
         A group that reads the topic and has no commit here may begin at the first offset: only its members know their auto.offset.reset.
-        A topic is read where members subscribe to it, or where another partition of it has a commit. While nobody knows to which topics its
-        members subscribe, it may be any: they may have subscribed to another one just now.
+        A topic is read where members subscribe to it, or where another partition of it has a commit. While its
+        members' subscription is not known, it may be any: they may have subscribed to another one just now.
         """
         if partition in self.commits:
             return self.commits[partition]

@@ -63,7 +63,7 @@ class Worn:
         self.world.logs.hydrator.damage.save()
         self.world.restart()
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         self.store.spoil = lambda key, buffer: None
 
     def look(self) -> None:
@@ -89,7 +89,7 @@ def test_damage_is_known_after_a_restart_and_may_be_read_again_at_once(worn: Wor
     before = worn.world.gets()
     worn.meet()
     assert worn.world.gets() == before + 2
-    worn.mend()
+    worn.repair()
     worn.clock.advance(300_000)
     worn.read()
     worn.restart()
@@ -104,7 +104,7 @@ def test_a_restored_object_is_found_well_though_nobody_reads_it(worn: Worn) -> N
     before = worn.world.gets()
     worn.world.logs.recheck_damage()
     assert worn.world.gets() == before, "it is not due yet"
-    worn.mend()
+    worn.repair()
     with capture_logs() as events:
         worn.look()
     assert worn.known == set()
@@ -117,7 +117,7 @@ def test_other_chunk_sizes_change_nothing(worn: Worn) -> None:
     worn.meet()
     worn.restart()
     worn.world.config = replace(worn.world.config, chunk_bytes=1 << 20)
-    worn.mend()
+    worn.repair()
     worn.look()
     assert worn.known == set()
 
@@ -125,7 +125,7 @@ def test_other_chunk_sizes_change_nothing(worn: Worn) -> None:
 def test_what_was_read_ahead_well_is_not_damaged_any_more(a_world: AWorld) -> None:
     worn = Worn(lambda **options: a_world(readahead_chunks=8, chunk_bytes=100_000, **options))
     worn.meet()
-    worn.mend()
+    worn.repair()
     worn.clock.advance(300_000)
     entry = worn.world.archive.head.entries[0]
     hydrator = worn.world.logs.hydrator
@@ -137,7 +137,7 @@ def test_what_was_read_ahead_well_is_not_damaged_any_more(a_world: AWorld) -> No
 
 
 def test_a_damaged_or_missing_index_and_a_missing_object_are_known_damage(worn: Worn) -> None:
-    worn.mend()
+    worn.repair()
     entry = worn.world.archive.head.entries[0]
     for key, match in ((entry.index_key, "the manifest lists it"), (entry.key, "the manifest lists it")):
         content = worn.store.get(key, max_bytes=1 << 20)[0]
@@ -168,7 +168,7 @@ def test_what_no_manifest_lists_is_not_damage(worn: Worn) -> None:
 @pytest.mark.parametrize("error", [TransientError("silent"), HeadwaterError("denied")])
 def test_a_store_that_does_not_answer_proves_nothing(worn: Worn, error: HeadwaterError) -> None:
     worn.meet()
-    worn.mend()
+    worn.repair()
     worn.store.refuse = lambda operation, key: error
     with pytest.raises(type(error)):
         worn.look()
@@ -310,7 +310,7 @@ def test_a_recheck_waits_for_what_readers_want(worn: Worn) -> None:
 
     with patch.object(downloads, "submit", watched), pytest.raises(CorruptData):
         worn.look()
-    worn.mend()
+    worn.repair()
     with patch.object(downloads, "submit", watched):
         worn.look()
     assert (worn.known, urgencies) == (set(), [False, False])
@@ -319,7 +319,7 @@ def test_a_recheck_waits_for_what_readers_want(worn: Worn) -> None:
 def test_a_restored_object_is_known_as_soon_as_a_reader_has_fetched_it(a_world: AWorld) -> None:
     for readahead_chunks in (0, 8):
         worn = Worn(partial(a_world, readahead_chunks=readahead_chunks, chunk_bytes=100_000))
-        worn.mend()
+        worn.repair()
         entry = worn.world.archive.head.entries[0]
         content = worn.store.get(entry.key, max_bytes=1 << 20)[0]
         worn.store.delete(entry.key)
@@ -334,7 +334,7 @@ def test_a_restored_object_is_known_as_soon_as_a_reader_has_fetched_it(a_world: 
 
 
 def test_a_chunk_in_the_cache_proves_no_missing_object_back(worn: Worn) -> None:
-    worn.mend()
+    worn.repair()
     worn.read()
     entry = worn.world.archive.head.entries[0]
     worn.store.delete(entry.key)
