@@ -197,6 +197,8 @@ class PartitionLog:
         answer = ReadResult(high_watermark=scope.high_watermark, last_stable_offset=stable, log_start=scope.log_start, next_offset=offset)
         try:
             tier, piece = yield from self._slices.fill(answer, view, end, max_bytes)
+            if end <= offset < scope.high_watermark and scope.local is None:
+                view.check_known(offset)  # a log that could not be looked at may hold what ends the transaction
             if stable is not None and answer.slices:
                 first = max(offset, base_offset(answer.slices[0]))  # a marker in a gap before it is not served, and ends nothing
                 answer.aborted = yield from self._transactions.aborted(tier, view, Span(first, answer.next_offset))

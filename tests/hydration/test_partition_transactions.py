@@ -6,7 +6,10 @@ from random import Random
 import pytest
 
 from headwater_core.epochs import EpochHistory
-from headwater_core.errors import HeadwaterError, TransientError
+from headwater_core.errors import HeadwaterError, SourceChanged, TransientError
+from headwater_core.partition import TopicPartition
+from headwater_core.segments.local_log import LocalLog
+from headwater_core.segments.log_dirs import LogDirs
 from headwater_core.segments.producers import ProducerState
 from headwater_core.segments.transactions import OpenTransaction
 from hydration.answers import Isolation
@@ -323,6 +326,29 @@ def test_a_transaction_of_a_dead_branch_keeps_nobody_waiting_before_the_local_lo
     world.broker.set_high_watermark(10)
     assert world.log.bounds(COMMITTED).last_stable_offset == 3
     assert world.read_all(COMMITTED) == [0, 1, 2]
+
+
+def test_a_log_that_cannot_be_looked_at_may_hold_what_ends_a_transaction(a_world: AWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The archive alone has it open: an answer without records would say that there are none to wait for."""
+    clock = ManualClock()
+    world = a_world(clock=clock)
+    world.archive.append(PLAIN + OPENED)
+    world.broker.write(0, PLAIN + OPENED + ENDED)
+    world.broker.set_high_watermark(8)
+
+    def overtaken(_: LogDirs, partition: TopicPartition) -> LocalLog:
+        raise SourceChanged(f"{partition}: the directory changed during each look")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LogDirs, "look", overtaken)
+        with world.log.read(0, 1 << 20, COMMITTED) as answer:
+            assert answer.next_offset == 2
+        with pytest.raises(TransientError, match="the directory changed"):
+            world.log.read(2, 1 << 20, COMMITTED)
+        with world.log.read(2, 1 << 20, Isolation.READ_UNCOMMITTED) as answer:
+            assert answer.next_offset == 5
+    clock.advance(60_000)
+    assert world.read_all(COMMITTED, 2) == [4, 6, 7]
 
 
 def test_a_manifest_that_loses_its_branch_during_a_read_restarts_it(a_world: AWorld) -> None:
