@@ -15,11 +15,13 @@ from archival.broker.broker_logs import BrokerLogs
 from archival.broker.broker_release import BrokerReleaser
 from archival.collection.collector import Collector
 from archival.collection.sightings import Sightings
+from archival.config import ArchivalConfig
 from archival.known_pauses import KnownPauses
+from archival.members import Member
 from archival.partition.announcer import Announcer
 from archival.partition.archiver import ArchiverEquipment, Outcome, PartitionArchiver
 from archival.partition.looks import CleanerLooks
-from archival.partition.release import Releaser
+from archival.partition.release import Releaser, plan_release
 from archival.partition.source import LocalLogs, open_segment
 from archival.partition.tails import Tails
 from archival.partition.topics import TopicRecords
@@ -28,6 +30,7 @@ from archival.plan.policy import ChunkCommits, Policy, StreamLimits
 from archival.plan.replacement import SMALLER
 from archival.plan.stream_plan import assigned_to
 from archival.plan.trim import delete_to
+from archival.releases import Releases
 from headwater_core.control.control_records import Record
 from headwater_core.errors import (
     Conflict,
@@ -74,6 +77,7 @@ from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.simulation.actors import Actor, Crash
 from tests.simulation.brokers import Brokers
 from tests.simulation.bucket import Violation
+from tests.simulation.consumer_groups import GONE_S, LookUps
 from tests.simulation.requests import AnsweringBroker, LateMetadata
 from tests.simulation.triggers import due_end
 from tests.simulation.versions import Version, repository_of
@@ -120,12 +124,13 @@ class Agent:
         self.world, self.name, self.beside, self.store = world, name, beside, store
         self.version = world.versions.choice(list(Version)) if world.theme.versions else Version.PRESENT
         self.tasks = tuple(Task(self, Actor(f"{name}{at}")) for at in range(2 if world.pairs else 1))
+        self._look_ups = LookUps()
         self._start()
 
     def _start(self) -> None:
         world = self.world
         self.logs: LocalLogs = LookedAtLogs(world, self.beside)
-        broker = AnsweringBroker(world, self.beside)
+        broker = AnsweringBroker(world, self.beside, self._look_ups)
         self.late = LateMetadata(world, self.logs)
         if world.theme.requests:
             self.logs = BrokerLogs(self.late, broker, world.clock)
@@ -154,6 +159,21 @@ class Agent:
         if world.theme.requests:
             self._releaser = BrokerReleaser(
                 logs=self.logs, broker=broker, repository=self.repository, writer=self.name, wait=lambda _: world.pause("wait")
+            )
+
+        if world.theme.groups:
+            (data_dir := world.root / f"{self.name}-data").mkdir(exist_ok=True)
+            self._member = Member()
+            self._releases = Releases(
+                logs=self.logs,
+                repository=self.repository,
+                writer=self.name,
+                owned=False,
+                broker=broker,
+                clock=world.clock,
+                wait=lambda _: world.pause("wait"),
+                data_dir=data_dir,
+                free_bytes=list,
             )
 
     def archiver(self) -> PartitionArchiver:
@@ -264,10 +284,31 @@ class Agent:
         return self._send("release", lambda: self._release(archiver))
 
     def _release(self, archiver: PartitionArchiver) -> str:
+        if self.world.theme.groups:
+            return self._release_read(archiver)
         released = self._releaser.release(archiver)
         if released.segments:
             self.world.result.seen["segments released"] += 1
         return f"released {len(released.segments)} segments, local start {released.local_start} ({released.reason})"
+
+    def _release_read(self, archiver: PartitionArchiver) -> str:
+        """What groups have read."""
+        log, record = self.logs.look(archiver.partition.topic_partition), self._member.released
+        released = self._releases.release(self._member, archiver, log, ArchivalConfig(release=True, release_ignore_groups_after_s=GONE_S))
+        if record.blocked is not None:
+            self.world.result.seen["a group holds a release back"] += 1
+        return f"released {released.size_bytes} bytes, again in {released.again_s} s, up to {record.end} ({record.reason})"
+
+    def release_to_the_end(self) -> None:
+        """Raises Violation where something that may go stays, though all groups have read it."""
+        archiver, record = self.archiver(), self._member.released
+        for _ in range(12):
+            self.world.clock.advance(61_000)
+            self._release_read(archiver)
+        log = self.logs.look(archiver.partition.topic_partition)
+        planned = plan_release(log, archiver.head, self.name) if archiver.head is not None else None
+        if planned is not None and planned.segments and planned.local_start > record.end:
+            raise Violation(f"I30 all groups have read up to the end, and {planned.local_start} is not released: {record.reason}")
 
     def merge(self) -> str:
         archiver = self.archiver()

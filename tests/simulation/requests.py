@@ -14,6 +14,7 @@ from headwater_core.errors import SourceChanged, TransientError
 from headwater_core.partition import TopicPartition
 from headwater_core.segments.local_log import LocalLog
 from tests.simulation.brokers import Replica
+from tests.simulation.consumer_groups import LookUps
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -25,8 +26,9 @@ _LATE = 0.3  # how likely a broker's own copy of the metadata log lags
 class AnsweringBroker:
     """archival.broker.broker_view.Broker."""
 
-    def __init__(self, world: "World", beside: int) -> None:
-        self._world, self._beside = world, beside
+    def __init__(self, world: "World", beside: int, look_ups: LookUps) -> None:
+        self._world, self._beside, self._look_ups = world, beside, look_ups
+        look_ups.began_s = None
 
     def committed(self, places: Collection[TopicPartition]) -> Mapping[TopicPartition, CommittedEnd]:
         connection = SimulatedConnection(self._world, self._beside)
@@ -40,7 +42,7 @@ class AnsweringBroker:
         return {place: CommittedEnd(topic_id, leader_epoch, high_watermark) for place in places}
 
     def groups(self, known: Collection[str]) -> Sequence[Group]:
-        return []
+        return self._world.consumer_groups.list(known, self._look_ups, SimulatedConnection(self._world, self._beside).asked)
 
     @contextmanager
     def pinned(self) -> Iterator[PinnedBroker]:
@@ -83,6 +85,8 @@ class SimulatedConnection:
         replica = world.brokers.replicas[self._beside]
         if replica.lead is None or end > replica.hw:
             raise SourceChanged("not the leader, or out of range")
+        if world.theme.groups:
+            world.consumer_groups.check_deletion(end)
         world.note(world.brokers.delete_records(replica, end))
         world.result.seen["the broker deletes records on request"] += 1
 

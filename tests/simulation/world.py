@@ -55,6 +55,7 @@ from tests.simulation.actors import Actor
 from tests.simulation.agents import Agent, LossyControl, Trouble, YieldingLocks
 from tests.simulation.brokers import Brokers
 from tests.simulation.bucket import Checks, Violation, WatchedStore, rest_of
+from tests.simulation.consumer_groups import ConsumerGroups
 from tests.simulation.damaged_buckets import Damager
 from tests.simulation.operator import Operator
 from tests.simulation.readers import Reader
@@ -86,7 +87,9 @@ class Theme:
     pages      heads hold two entries, and pages three; for every other seed of other themes it is one more
     saves      what compaction has made smaller is archived again
     pauses     how likely a person pauses archiving, or resumes it
+    looks      how likely an agent is overtaken at each step of a look at a log, where it would be at another step
     requests   high watermarks are asked of the broker, and it deletes what is released
+    groups     releases wait for consumer groups
     collects   how often agents collect
     trims      the archive's own retention lets go of it, and so does somebody at any offset
     versions   agents are of three versions, and are upgraded
@@ -126,7 +129,9 @@ class Theme:
     taken: bool = False
     damages: bool = False
     pauses: float = 0
+    looks: float = 1
     requests: bool = False
+    groups: bool = False
     collects: float = 0.4
     days: float = 0
     trims: bool = False
@@ -299,6 +304,22 @@ THEMES = {
     "requests": Theme(
         requests=True, actions=250, elections=0.6, retention=0.1, releases=4, follows=4, rolls=5, recreation=0.15, vacancies=0.03, unnamed=0
     ),
+    "groups": Theme(
+        requests=True,
+        groups=True,
+        looks=0.05,
+        lazy=0.5,
+        actions=400,
+        elections=0.2,
+        retention=0,
+        releases=4,
+        follows=4,
+        rolls=6,
+        vacancies=0,
+        compacted=0,
+        unnamed=0,
+        pairs=0,
+    ),
 }
 
 
@@ -421,6 +442,7 @@ class World:
         self.killing = False
         self.versions = Random(f"versions {result.seed}")
         self.layouts = Random(f"layouts {result.seed}")
+        self.consumer_groups = ConsumerGroups(self, Random(f"groups {result.seed}"))
         self.triggers = TriggerWorld(Random(f"triggers {result.seed}"), self.brokers, result.seen, streams=theme_of.streams)
         self.streams = theme_of.streams
         self._patched = ExitStack()
@@ -523,6 +545,8 @@ class World:
             ]
         if theme.streams:
             choices.append((0.4, self._switch_streams))
+        if theme.groups:
+            choices += [(6, self.consumer_groups.act), (4, self._wait)]
         if theme.days:
             choices.append((theme.days, self._spend_a_day))
         if theme.pauses:
@@ -563,6 +587,8 @@ class World:
             self.note(brokers.notice_release(replica))
             brokers.keep_side_files(replica)
             brokers.keep_time_indexes(replica)
+        if theme.groups:
+            self.consumer_groups.after_action()
 
     def note(self, line: str | None) -> None:
         if line:
@@ -638,7 +664,7 @@ class World:
 
     def pause(self, at: str) -> None:
         """A point where the running agent may be overtaken."""
-        if self.running and self.random.random() < self.haste:
+        if self.running and self.random.random() < self.haste * (self.theme.looks if at.startswith("look") else 1):
             self.running.pause(at)
 
     def _step_reached(self, step: str) -> None:
@@ -693,6 +719,9 @@ class World:
                 self.note(self.brokers.elect(unclean=False))
             self.note(self.brokers.begin())
             self.note(self.brokers.write())
+        if self.theme.groups:
+            self.consumer_groups.read_all()
+            self.agents[self.brokers.leading].release_to_the_end()
         if self.recoverer and self.theme.taken and self.checks.heads:
             self.recoverer.hand_over()
 

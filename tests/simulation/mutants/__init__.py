@@ -21,6 +21,7 @@ Some rules have no mistake here, since others imply them:
 
 from tests.simulation.mutants import (  # noqa: F401  each lists its own
     collection,
+    groups,
     incarnations,
     layouts,
     lineages,
