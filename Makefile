@@ -25,6 +25,7 @@ FAST_TESTS = $(wildcard tests/test_*.py) $(addprefix tests/,archival headwater_c
 DEEP_TESTS = $(addprefix tests/,archival/test_archiver.py archival/test_branches.py archival/test_uploads.py archival/test_release.py recovery \
 	hydration/test_partition_log.py hydration/test_archive_transactions.py headwater/gateway/test_server.py \
 	headwater/pipeline/scan headwater/pipeline/scrub headwater/pipeline/export)
+SHALLOW = $(addprefix --ignore=tests/recovery/test_,archived_moments.py moment_mistakes.py full_disk.py kill_walk.py) # costly, and read little
 
 # Transactions, recovery and releases, with the minor release of Kafka before the newest.
 PREVIOUS_KAFKA_TESTS = test_transactions.py test_recovery_modes.py::test_a_broker_starts_on_logs_that_end_at_a_point_in_time \
@@ -50,7 +51,7 @@ test: .venv/.tests
 	@$(BIN)/pytest -m "not peer and not long"
 
 deep: .venv/.tests
-	@DEEP_TREES=1 $(BIN)/pytest -m "not peer and not slow and not long and not hypothesis" $(DEEP_TESTS)
+	@DEEP_TREES=1 $(BIN)/pytest -m "not peer and not slow and not long and not hypothesis" $(SHALLOW) $(DEEP_TESTS)
 
 peers: .venv/.tests
 	@$(BIN)/pytest -n 3 -m "peer and not long" tests/peers # a test may have three JVMs of its own

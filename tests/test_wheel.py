@@ -126,6 +126,7 @@ def test_a_scan_works_in_a_job_with_names_of_its_own(installed: Installed, job: 
     assert all(file.startswith(str(installed.site)) for file in found["files"])
 
 
+@pytest.mark.long
 def test_spark_finds_the_format_in_a_job_with_names_of_its_own(installed: Installed, job: Path) -> None:
     need_java()
     (job / "job.py").write_text(SPARK)

@@ -56,7 +56,7 @@ def in_words(ran: Ran) -> None:
     assert "no space left" in ran.err.lower()
 
 
-@pytest.mark.parametrize("kib", [4, pytest.param(8, marks=pytest.mark.long), 16])
+@pytest.mark.parametrize("kib", [4, *(pytest.param(kib, marks=pytest.mark.long) for kib in (8, 16))])
 def test_no_room_for_the_agents_state(stage: Stage, kib: int) -> None:
     """The journal, the writer's name, the waiting tails: whatever it is that finds no room."""
     log = a_sample_log(stage.root)
@@ -80,7 +80,7 @@ def test_no_room_for_the_bucket(stage: Stage, kib: int) -> None:
     assert sum(row["objects"] for ran in (first, again) for row in ran.rows) == SEGMENTS
 
 
-@pytest.mark.parametrize("kib", [4, 140])
+@pytest.mark.parametrize("kib", [pytest.param(4, marks=pytest.mark.long), 140])
 def test_no_room_for_what_is_recovered(stage: Stage, kib: int) -> None:
     log = a_sample_log(stage.root)
     assert stage.run("flush", log=log).code == 0

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +36,9 @@ from tests.peers.kafka import free_port
 ROOT = KAFKA.parents[2]
 DIRECTORY_STEPS = ("directory.written", "directory.named")
 FLUSH = ("flush", "--set", "log.owned=true")
+DEATHS = (*archiver.MILESTONES, *release.MILESTONES)
 ARCHIVE_KILLS = (
-    *archiver.MILESTONES,
-    *release.MILESTONES,
+    *DEATHS,
     *DIRECTORY_STEPS,
     *(f"{step}:{times}" for step in ("archive.uploaded", "release.log_unlinked") for times in (2, 5)),
     *(f"{step}:{times}" for step in DIRECTORY_STEPS for times in (12, 45)),  # a topic's first documents; heads and data
@@ -55,9 +55,9 @@ COLLECT_KILLS = (*collector.MILESTONES, "collect.deleted:3", "collect.committed:
 RECOVER_KILLS = (*recovery.MILESTONES, *take_over.MILESTONES, "recover.fetched:7", f"recover.placed:{SEGMENTS}")
 
 
-def walked(kills: Iterable[str]) -> list[Any]:
-    """Each step at its first time; the soak has later ones."""
-    return [pytest.param(kill, marks=pytest.mark.long) if ":" in kill else kill for kill in kills]
+def walked(kills: Iterable[str], *, but: Collection[str] = ()) -> list[Any]:
+    """Each step at its first time, without those that another test walks as well; the soak has these, and later times."""
+    return [pytest.param(kill, marks=pytest.mark.long) if ":" in kill or kill in but else kill for kill in kills]
 
 
 def killed(stage: Stage, step: str, *arguments: str) -> None:
@@ -100,7 +100,7 @@ def test_every_step_that_the_code_names_is_walked() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kill", walked(ARCHIVE_KILLS))
+@pytest.mark.parametrize("kill", walked(ARCHIVE_KILLS, but=DEATHS))
 def test_killed_while_it_archives_and_releases(stage: Stage, kill: str) -> None:
     log = a_sample_log(stage.root)
     killed(stage, kill, *FLUSH, "--log-dir", str(log))
@@ -116,7 +116,7 @@ def test_killed_while_it_archives_and_releases(stage: Stage, kill: str) -> None:
     [
         ("directory.written:45", "blocks", "blocks"),
         pytest.param("directory.named:45", "blocks", "segment", marks=pytest.mark.long),
-        ("archive.uploaded", "blocks", "blocks"),
+        pytest.param("archive.uploaded", "blocks", "blocks", marks=pytest.mark.long),
         pytest.param("archive.uploaded:5", "segment", "blocks", marks=pytest.mark.long),
         ("archive.committed", "blocks", "segment"),
         pytest.param("release.log_unlinked:2", "blocks", "blocks", marks=pytest.mark.long),
@@ -172,11 +172,10 @@ def assert_whole(stage: Stage, log: Path, kills: int = 1) -> None:
 def test_killed_at_each_step_one_after_the_other(stage: Stage) -> None:
     """One log, one bucket, one data directory, and a process that never lives for long."""
     log = a_sample_log(stage.root)
-    deaths = (*archiver.MILESTONES, *release.MILESTONES)
-    for step in deaths:
+    for step in DEATHS:
         killed(stage, step, *FLUSH, "--log-dir", str(log))
     assert stage.run(*FLUSH, log=log).code == 0
-    assert_whole(stage, log, len(deaths))
+    assert_whole(stage, log, len(DEATHS))
 
 
 @pytest.mark.slow
@@ -211,10 +210,10 @@ def chunked(variant: str) -> tuple[str, ...]:
 @pytest.mark.parametrize(
     ("kill", "first", "then"),
     [
-        ("directory.written:20", "fixed", "fixed"),
+        pytest.param("directory.written:20", "fixed", "fixed", marks=pytest.mark.long),
         pytest.param("directory.named:60", "fixed", "append", marks=pytest.mark.long),
         ("directory.written:45", "append", "append"),
-        ("archive.uploaded", "fixed", "fixed"),
+        pytest.param("archive.uploaded", "fixed", "fixed", marks=pytest.mark.long),
         pytest.param("archive.uploaded:2", "append", "append", marks=pytest.mark.long),
         pytest.param("archive.uploaded:3", "append", "segment", marks=pytest.mark.long),
         ("archive.committed", "append", "fixed"),
@@ -235,7 +234,12 @@ def test_killed_while_it_archives_in_chunks(stage: Stage, kill: str, first: str,
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kill", "variant"),
-    [("stream.uploaded:3", "append"), ("stream.closed", "append"), ("directory.named:60", "fixed"), ("stream.closed:3", "fixed")],
+    [
+        ("stream.uploaded:3", "append"),
+        pytest.param("stream.closed", "append", marks=pytest.mark.long),
+        pytest.param("directory.named:60", "fixed", marks=pytest.mark.long),
+        ("stream.closed:3", "fixed"),
+    ],
 )
 def test_killed_while_it_streams_into_chunks(stage: Stage, kill: str, variant: str) -> None:
     """Its open segment has failed then: it is written again under the next fence, and collection takes what is left of it."""
@@ -255,7 +259,7 @@ def test_killed_while_it_streams_into_chunks(stage: Stage, kill: str, variant: s
 
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", ["append", pytest.param("fixed", marks=pytest.mark.long)])
-@pytest.mark.parametrize("kill", ["merge.planned", "merge.uploaded", "archive.committed"])
+@pytest.mark.parametrize("kill", [pytest.param("merge.planned", marks=pytest.mark.long), "merge.uploaded", "archive.committed"])
 def test_killed_while_chunks_become_one_object(stage: Stage, kill: str, variant: str) -> None:
     """By an agent, in its own time; the next one takes it up again, and collection leaves nothing but what is listed."""
     log = a_sample_log(stage.root)
@@ -349,7 +353,7 @@ def archived(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kill", walked(RECOVER_KILLS))
+@pytest.mark.parametrize("kill", walked(RECOVER_KILLS, but=recovery.MILESTONES[1::2]))  # test_recovery_kills has a sample, too
 def test_killed_while_it_recovers(stage: Stage, archived: Path, kill: str) -> None:
     shutil.copytree(archived, stage.bucket)
     into = stage.root / "recovered"

@@ -12,7 +12,7 @@ import pytest
 from tests.fixtures import Isolation, expected
 from tests.headwater.conftest import Stage
 from tests.headwater.gateway.readers import read_with_librdkafka
-from tests.headwater.gateway.test_clients import ISOLATIONS, NAMES, assert_same, places_of
+from tests.headwater.gateway.test_clients import ISOLATIONS, assert_same, places_of
 from tests.headwater.test_agent import Agent, running
 
 CACHE_BYTES = 24 << 10  # of some 400 KiB that are in the bucket alone
@@ -98,7 +98,7 @@ def test_the_agent_is_killed_and_started_again_in_mid_read(stage: Stage, served:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SERVED)
 def test_what_was_recovered_is_served(stage: Stage, name: str) -> None:
     """The log is lost, and the agent's state: recovered. Then even the bucket is lost, and a client reads everything."""
     log = stage.log(name)

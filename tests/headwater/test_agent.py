@@ -219,7 +219,14 @@ def test_a_partition_that_appears_while_the_agent_runs_is_archived(stage: Stage)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", ["archive.claimed", "archive.uploaded", "archive.committed", "archive.announced", "release.log_unlinked"])
+@pytest.mark.parametrize(
+    "step",
+    [
+        "archive.uploaded",
+        "release.log_unlinked",
+        *(pytest.param(f"archive.{step}", marks=pytest.mark.long) for step in ("claimed", "committed", "announced")),
+    ],
+)
 def test_an_agent_killed_at_any_step_goes_on_without_an_operator(stage: Stage, step: str) -> None:
     log = stage.log("pantry")
     options = ("--set", "archival.seal_timeout=0s", "--set", "log.owned=true")

@@ -36,7 +36,7 @@ def read_all(stage: Stage, name: str, isolation: Isolation, log: Path | None) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["pantry", "pantry-live", "kitchen"])
+@pytest.mark.parametrize("name", [pytest.param("pantry", marks=pytest.mark.long), "pantry-live", "kitchen"])
 def test_what_is_read_is_what_the_broker_delivered_in_every_state(stage: Stage, name: str) -> None:
     log = stage.log(name)
     assert stage.run("archive", "--set", "log.owned=true", log=log).code == 0  # the rest is local: reads cross the border

@@ -17,7 +17,7 @@ from tests.headwater.terminal import Screen, on_terminal
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("windows")]
 
-WIDTHS = (80, pytest.param(120, marks=pytest.mark.long), 200)
+WIDTHS = (80, *(pytest.param(width, marks=pytest.mark.long) for width in (120, 200)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ from tests.peers.cluster import Chaos, Cluster
 
 pytestmark = [pytest.mark.peer, pytest.mark.slow]
 
-CLUSTER_S = float(os.environ.get("CLUSTER_S", "30"))
+CLUSTER_S = float(os.environ.get("CLUSTER_S", "15"))
 SEED = int(os.environ.get("CLUSTER_SEED", "3"))
 PLAIN, COMPACTED, REBORN = "plain.events", "stock.state", "reborn.orders"
 SHORT, BRIEF = "short.lived", "brief.audit"  # the archive keeps little of one, the brokers of the other

@@ -163,7 +163,7 @@ def serves(agent: Agent, lives: int) -> None:
     wait(lambda: len(re.findall("^serving on", agent.log_text(), re.MULTILINE)) == lives, agent, f"life {lives}")
 
 
-@pytest.mark.parametrize("kind", ["streaming", "append", "fixed"])
+@pytest.mark.parametrize("kind", ["streaming", "append", pytest.param("fixed", marks=pytest.mark.long)])
 def test_every_record_is_read_once_from_the_bucket_while_the_agent_that_streams_it_dies_again_and_again(
     tmp_path: Path, s3_environ: S3Server, kind: str
 ) -> None:

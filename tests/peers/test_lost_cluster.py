@@ -30,7 +30,7 @@ from tests.peers.java_client import java_client, java_consume, java_coordinated,
 from tests.peers.kafka import KafkaBroker, expect_compacted, expect_same
 from tests.peers.load import delivered
 
-pytestmark = [pytest.mark.peer, pytest.mark.slow, pytest.mark.xdist_group("lost")]  # three brokers and their clients at once are enough
+pytestmark = [pytest.mark.peer, pytest.mark.slow, pytest.mark.long, pytest.mark.xdist_group("lost")]  # three brokers at once are enough
 
 ISOLATIONS = ("read_uncommitted", "read_committed")
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")

@@ -38,7 +38,7 @@ from tests.recovery.written_archive import batches_in
 
 pytestmark = [pytest.mark.peer, pytest.mark.slow]
 
-LOSSES = int(os.environ.get("LOSSES", "1"))
+LOSSES = int(os.environ.get("LOSSES", "2"))
 ISOLATIONS = ("read_uncommitted", "read_committed")
 CHANGELOG = "counter-counts-changelog"
 DATA = {**PARTITIONS, "out": 2, CHANGELOG: 2}

@@ -35,6 +35,7 @@ def test_two_workers_read_what_the_java_consumer_got(cluster: SparkCluster, tmp_
         assert rows == [{name: value for name, value in line.items() if name != "leader_epoch"} for line in lines]
 
 
+@pytest.mark.long
 def test_a_stream_whose_driver_is_killed_writes_each_offset_once(cluster: SparkCluster, tmp_path: Path) -> None:
     world = Growing(tmp_path / "archive")
     places = (world.url, tmp_path / "checkpoint", tmp_path / "sink")

@@ -16,6 +16,7 @@ from tests.peers.tables import FORMATS, environment, run, submit_arguments
 pytestmark = [pytest.mark.peer, pytest.mark.slow]
 
 
+@pytest.mark.long
 @FORMATS
 def test_a_table_holds_each_offset_once_though_the_export_was_killed(table_format: str, tmp_path: Path) -> None:
     (tmp_path / "pantry").mkdir()

@@ -65,7 +65,7 @@ def checked(raw: bytes, entry: Entry, interval_bytes: int, *, compiled: bool) ->
 
 
 @needs_compiled
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(raw=damaged_runs(), interval_bytes=st.sampled_from([0, 1, 100, 300, 4096]), listed=st.integers(0, 9), below=st.integers(0, 3))
 def test_compiled_code_finds_what_the_loop_finds(raw: bytes, interval_bytes: int, listed: int, below: int) -> None:
     entry = entry_of(raw)

@@ -148,7 +148,9 @@ def test_runs_that_end_early_and_are_repeated_end_like_an_undisturbed_one(seed: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", MILESTONES)
+@pytest.mark.parametrize(
+    "step", [MILESTONES[0], MILESTONES[-1], *(pytest.param(each, marks=pytest.mark.long) for each in MILESTONES[1:-1])]
+)
 def test_killed_at_any_step_the_next_run_finishes(step: str, tmp_path: Path) -> None:
     bucket = a_bucket()
     bucket.write_to(tmp_path / "bucket")

@@ -76,7 +76,11 @@ def test_the_columns_are_those_of_sparks_own_kafka_source(spark: SparkSession) -
 @pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
 @pytest.mark.parametrize(
     ("name", "layout"),
-    [("pantry", "segment"), ("kitchen", "segment"), ("kitchen", "blocks"), ("kitchen", "streaming"), ("kitchen", "chunks")],
+    [
+        ("pantry", "segment"),
+        ("kitchen", "chunks"),
+        *(pytest.param("kitchen", layout, marks=pytest.mark.long) for layout in ("segment", "blocks", "streaming")),
+    ],
 )
 def test_a_dataframe_is_what_the_java_consumer_got_in_every_field(
     spark: SparkSession, name: str, layout: str, isolation: Isolation

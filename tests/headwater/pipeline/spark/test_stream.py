@@ -88,6 +88,7 @@ def test_a_limit_makes_small_batches_and_a_restart_goes_on_where_the_query_ended
     assert sink.sizes == [25, 25, 10, 15]
 
 
+@pytest.mark.long
 def test_bytes_are_a_limit_too(spark: SparkSession, tmp_path: Path) -> None:
     world, sink = Growing(tmp_path / "archive"), Sink()
     world.append("soup", records=10, batches=4, value_bytes=1000)
@@ -149,10 +150,12 @@ def drop_unread(world: Growing) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (cut_off, "the stream has read up to offset 20, the archive ends at 10 now: an unclean election"),
+        pytest.param(
+            cut_off, "the stream has read up to offset 20, the archive ends at 10 now: an unclean election", marks=pytest.mark.long
+        ),
         (turn_to_another_branch, "offset 19 of leader epoch 0, the archive has one of epoch 5 there now: an unclean election"),
         (create_again, "it was deleted and created again"),
-        (drop_unread, "the stream has read up to offset 20, the archive begins at 30 now"),
+        pytest.param(drop_unread, "the stream has read up to offset 20, the archive begins at 30 now", marks=pytest.mark.long),
     ],
     ids=lambda value: getattr(value, "__name__", "says"),
 )

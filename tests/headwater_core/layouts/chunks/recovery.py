@@ -21,6 +21,9 @@ CHUNK_BYTES = 10  # of small segments
 WHOLE = Random(14).randbytes(15 * CHUNK_BYTES + 3)
 QUEUE = "chunks/cluster/node.7/orders/0"
 PLACES = {variant: SegmentPlace(QUEUE, "commitLog", 5, variant) for variant in Variant}
+FATES = pytest.mark.parametrize(
+    "fate", [pytest.param(LOSE_REQUEST, id="request", marks=pytest.mark.long), pytest.param(LOSE_REPLY, id="reply")]
+)
 BOTH = pytest.mark.parametrize("place", PLACES.values(), ids=[variant.value for variant in PLACES])
 
 
@@ -201,7 +204,7 @@ class InterruptedConsolidation:
     SIZES = (5 * MIB, 700, 300)  # the first one is copied by the service, the others are joined and sent
 
     @BOTH
-    @pytest.mark.parametrize("fate", [LOSE_REQUEST, LOSE_REPLY], ids=["request", "reply"])
+    @FATES
     def test_a_consolidation_that_ends_at_any_request_is_taken_up_again(
         self, store: S3Store, far: S3Store, network: BadNetwork, place: SegmentPlace, fate: Answer
     ) -> None:
@@ -245,7 +248,7 @@ class InterruptedConsolidation:
 
 class Interruptions(InterruptedConsolidation):
     @BOTH
-    @pytest.mark.parametrize("fate", [LOSE_REQUEST, LOSE_REPLY], ids=["request", "reply"])
+    @FATES
     def test_a_deletion_that_ends_at_any_request_is_taken_up_again(
         self, store: S3Store, far: S3Store, network: BadNetwork, place: SegmentPlace, fate: Answer
     ) -> None:
