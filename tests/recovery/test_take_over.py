@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace as with_fields
 from pathlib import Path
+from threading import Lock
 
 import msgspec
 import pytest
@@ -273,15 +274,15 @@ def replace_owner(partition: PartitionId, plan: RecoveryPlan) -> PartitionId:
 
 
 class Meanwhile(MemoryStore):
-    """The same bucket, in which something is done once, just before `key` is written."""
+    """The same bucket, in which something is done once, just before `key` is written, by the first of several threads."""
 
     def __init__(self, other: MemoryStore, key: str, do: Callable[[], object]) -> None:
         self.__dict__ = other.__dict__
-        self._watched = [(key, do)]
+        self._key, self._do, self._once = key, do, Lock()
 
     def replace(self, key: str, content: bytes, *, expected_tag: str) -> str:
-        if self._watched and key.endswith(self._watched[0][0]):
-            self._watched.pop()[1]()
+        if key.endswith(self._key) and self._once.acquire(blocking=False):
+            self._do()
         return super().replace(key, content, expected_tag=expected_tag)
 
 
