@@ -253,7 +253,7 @@ def test_chunks_that_are_written_while_a_segment_fills_are_listed_once_and_whole
         ("triggers", 12, ("a trigger holds a segment back", "a trigger lets a segment go", "a trigger is not applied", "crash")),
         ("pauses", 12, ("an agent is paused", "all agents know of a pause", "a gap with a pause as its reason", "crash")),
         ("groups", 9, ("a group holds a release back", "a look-up of groups fails", "the broker deletes records on request")),
-        ("trims", 12, ("archive trimmed", "orphans collected", "a fence raised to collect", "a reader gets an out-of-range error")),
+        ("trims", 30, ("archive trimmed", "orphans collected", "a fence raised to collect", "a reader gets an out-of-range error")),
         ("collected", 15, ("orphans noted", "orphans collected", "a dead branch is superseded")),
         ("versions", 12, ("an agent needs an upgrade", "an agent is upgraded", "a manifest is carried over")),
     ],
