@@ -21,11 +21,11 @@ unexport PYTHONDONTWRITEBYTECODE # tests start hundreds of processes, each of wh
 # The tests of the house, and of the packages whose tests read no whole logs; without property tests, and those that start a server.
 FAST_TESTS = $(wildcard tests/test_*.py) $(addprefix tests/,archival headwater_core manifests)
 
-# Everything that reads manifests, on trees of pages that are three levels deep and more.
-DEEP_TESTS = $(addprefix tests/,archival/test_archiver.py archival/test_branches.py archival/test_uploads.py archival/test_release.py recovery \
-	hydration/test_partition_log.py hydration/test_archive_transactions.py headwater/gateway/test_server.py \
-	headwater/pipeline/scan headwater/pipeline/scrub headwater/pipeline/export)
-SHALLOW = $(addprefix --ignore=tests/recovery/test_,archived_moments.py moment_mistakes.py full_disk.py kill_walk.py) # costly, and read little
+# What reads and writes pages, on trees of them that are three levels deep and more; and whatever reads manifests.
+DEEP_TESTS = $(addprefix tests/,archival/test_archiver.py archival/test_branches.py archival/test_uploads.py archival/test_release.py \
+	hydration/test_partition_log.py hydration/test_archive_transactions.py headwater/pipeline/scan/test_split_reader.py \
+	$(addprefix recovery/test_,planner.py restoration.py take_over.py completion.py))
+DEEPER_TESTS = $(addprefix tests/,recovery headwater/gateway/test_server.py headwater/pipeline/scan headwater/pipeline/scrub headwater/pipeline/export)
 
 # Transactions, recovery and releases, with the minor release of Kafka before the newest.
 PREVIOUS_KAFKA_TESTS = test_transactions.py test_recovery_modes.py::test_a_broker_starts_on_logs_that_end_at_a_point_in_time \
@@ -51,7 +51,7 @@ test: .venv/.tests
 	@$(BIN)/pytest -m "not peer and not long"
 
 deep: .venv/.tests
-	@DEEP_TREES=1 $(BIN)/pytest -m "not peer and not slow and not long and not hypothesis" $(SHALLOW) $(DEEP_TESTS)
+	@DEEP_TREES=1 $(BIN)/pytest -m "not peer and not slow and not long and not hypothesis" $(DEEP_TESTS)
 
 peers: .venv/.tests
 	@$(BIN)/pytest -n 3 -m "peer and not long" tests/peers # a test may have three JVMs of its own
@@ -71,6 +71,7 @@ soak: simulate
 	@CLUSTER_S=$(CLUSTER_S) $(BIN)/pytest -n 0 -m peer -s tests/peers/test_cluster.py
 	@STREAM_LIVES=$(STREAM_LIVES) $(BIN)/pytest -n 0 -m slow tests/headwater/pipeline/spark/test_stream.py
 	@FUZZ_ROUNDS=5000000 $(BIN)/pytest -n 0 -m slow tests/headwater_core/segments/test_stretch.py
+	@DEEP_TREES=1 $(BIN)/pytest -m "not peer and not slow and not long and not hypothesis" $(DEEPER_TESTS)
 	@FULL_DISK_EVERY=1 $(BIN)/pytest tests/recovery/test_full_disk.py
 	@KILL_EVERYWHERE=1 $(BIN)/pytest -m "not peer" tests/e2e/test_recovery_kills.py tests/recovery/test_two_machines.py
 	@DAMAGE_SEEDS=$(DAMAGE_SEEDS) $(BIN)/pytest -m slow tests/recovery/test_damage_matrix.py

@@ -15,7 +15,7 @@ pytest_plugins = ["tests.s3server"]
 
 # The machine is shared, and some examples sync files: no deadline. A commit passes or fails by what is in it, so its examples are the same
 # each time; new ones are drawn in the soak.
-settings.register_profile("headwater", deadline=None, derandomize=True)
+settings.register_profile("headwater", deadline=None, derandomize=True, max_examples=50)
 settings.register_profile("soak", deadline=None, max_examples=2_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "headwater"))
 
