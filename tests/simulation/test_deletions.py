@@ -12,7 +12,7 @@ from tests.simulation.mutants import planted
 from tests.simulation.test_races import NotToThePoint, Stage, delete_records
 from tests.simulation.world import Theme, quiet, run_seed
 
-SEEDS = 30 * int(os.environ.get("SEED_TIMES", "1"))
+SEEDS = 15 * int(os.environ.get("SEED_TIMES", "1"))
 _TRIES = 100  # within so many a race comes to its point: batches are drawn
 BEFORE_DELETION = "request Metadata"
 ASKED = Theme(compacted=0, pairs=0, unnamed=0, requests=True)
@@ -25,9 +25,9 @@ def test_no_seed_deletes_what_is_not_archived() -> None:
         how = f"python -m tests.simulation --seeds 1 --first {seed} --theme requests"
         assert not result.violation, "\n".join([*result.trace, how, result.violation])
         seen += result.seen
-    assert seen["the broker deletes records on request"] > 10
-    assert seen["the broker says what is committed"] > 50
-    assert seen["a metadata log is behind"] > 50
+    assert seen["the broker deletes records on request"] > 5
+    assert seen["the broker says what is committed"] > 25
+    assert seen["a metadata log is behind"] > 25
 
 
 def test_a_broker_deletes_what_is_archived_and_readers_notice_nothing(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from tests.simulation.__main__ import themes_of
 from tests.simulation.mutants import MUTANTS, planted
 from tests.simulation.world import DRAWN, MERGING, THEMES, run_seed
 
-SEEDS = 100
+SEEDS = 50
 SEEDS_MAX = 2000  # until all that is interesting has been reached: some of it one in hundreds comes to
 TIMES = int(os.environ.get("SEED_TIMES", "1"))  # as many seeds of each theme
 _AT_ONCE = 50

@@ -172,7 +172,13 @@ def test_one_dataframe_serves_many_queries_though_spark_would_mix_up_what_was_pu
     assert few.crossJoin(last).count() == 25
 
 
-@pytest.mark.parametrize("condition", ["offset between 1700 and 1709", "timestamp between timestamp_millis({}) and timestamp_millis({})"])
+@pytest.mark.parametrize(
+    "condition",
+    [
+        pytest.param("offset between 1700 and 1709", marks=pytest.mark.long),
+        "timestamp between timestamp_millis({}) and timestamp_millis({})",
+    ],
+)
 def test_what_filters_leave_out_is_not_fetched_and_said_so(spark: SparkSession, tmp_path: Path, condition: str) -> None:
     soup(tmp_path)
     size_bytes = sum(path.stat().st_size for path in tmp_path.rglob("*.log"))

@@ -172,6 +172,7 @@ def test_a_stream_ends_with_an_error_where_the_archive_is_no_longer_what_was_rea
     assert len(sink.offsets) == 20
 
 
+@pytest.mark.long
 def test_lost_offsets_may_be_allowed(spark: SparkSession, tmp_path: Path) -> None:
     world, sink = Growing(tmp_path / "archive"), Sink()
     world.append("soup", records=20)
@@ -313,6 +314,7 @@ def deaths(rng: random.Random) -> Iterator[str]:
         yield from rng.sample(WAYS, len(WAYS))
 
 
+@pytest.mark.long
 def test_a_stream_killed_again_and_again_while_the_archive_grows_delivers_each_offset_once(spark: SparkSession, tmp_path: Path) -> None:
     rng = random.Random(SEED)
     world, sink, checkpoint = Growing(tmp_path / "archive"), Sink(), tmp_path / "checkpoint"
