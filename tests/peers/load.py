@@ -115,7 +115,7 @@ class Load:
                 assert error is None, error
                 assert partition is not None
                 assert offset is not None
-                print(group, partition, offset, flush=True)
+                os.write(1, f"{group} {partition} {offset}\n".encode())  # at once: threads of both groups write
                 following[partition] = offset + 1
             if messages:
                 try:

@@ -33,7 +33,7 @@ from manifests.head import Head
 from tests.peers.agent import Headwater
 from tests.peers.cluster import Chaos, Cluster
 
-pytestmark = [pytest.mark.peer, pytest.mark.slow]
+pytestmark = [pytest.mark.peer, pytest.mark.slow, pytest.mark.xdist_group("lost")]  # one cluster of three brokers at a time
 
 CLUSTER_S = float(os.environ.get("CLUSTER_S", "15"))
 SEED = int(os.environ.get("CLUSTER_SEED", "3"))
