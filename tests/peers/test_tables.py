@@ -29,6 +29,7 @@ def test_a_table_holds_each_offset_once_though_the_export_was_killed(table_forma
         assert result["rows"] == wanted()
 
 
+@pytest.mark.long
 def test_the_command_line_ends_with_a_line_and_the_exit_code(tmp_path: Path) -> None:
     growing = Growing(tmp_path / "bucket")
     for partition in range(2):
