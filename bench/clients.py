@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from confluent_kafka import Consumer, TopicPartition
 
-from headwater.gateway.apis import Api
 from headwater.gateway.messages import request_schema
+from headwater.gateway.protocol import Api
 from headwater.gateway.response import Response
 
 FETCH_VERSION = 12

@@ -25,7 +25,7 @@ from bench.clients import receive_exactly
 from bench.logs import Shape, make_log
 from bench.many import Agent, running
 from bench.partitions import Partitions
-from headwater.gateway.apis import Api
+from headwater.gateway.protocol import Api
 
 PAUSE_S = 0.005  # between an answer and the next request
 QUIET_S = 10.0

@@ -23,7 +23,7 @@ from headwater.admin.store_probe import StoreProbe
 from headwater.admin_port import Vitals, open_admin_port
 from headwater.agent_verbs import reload_config
 from headwater.config import Config
-from headwater.gateway.metadata import Address
+from headwater.gateway.handlers.metadata import Address
 from headwater.gateway.server import serve
 from headwater.live_config import LiveConfig
 from headwater.service_manager import ServiceManager

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 
 from headwater.gateway.config import GatewayConfig
-from headwater.gateway.metadata import Address
+from headwater.gateway.handlers.metadata import Address
 from headwater.gateway.server import serve
 from hydration.logs import Logs
 

@@ -1,6 +1,6 @@
 """What clients ask of the gateway, counted. Belongs to its event loop; others may read it at any time."""
 
-from headwater.gateway.apis import Api
+from headwater.gateway.protocol import Api
 from headwater_core.durations import Durations
 
 BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)

@@ -8,16 +8,27 @@ from typing import Any, TypeVar
 
 import structlog
 
-from headwater.gateway.apis import VERSIONS, Api, Code
 from headwater.gateway.config import GatewayConfig
 from headwater.gateway.connection import Connection
-from headwater.gateway.fetch import Fetched, Fetcher
 from headwater.gateway.frames import MalformedRequest, RequestHeader, read_header
-from headwater.gateway.groups import find_coordinator, offset_fetch, refuse_commit, refuse_member
-from headwater.gateway.look_ups import LookUps
+from headwater.gateway.handlers import (
+    VERSIONS,
+    api_versions,
+    consumer_group_heartbeat,
+    describe_cluster,
+    find_coordinator,
+    join_group,
+    list_offsets,
+    offset_commit,
+    offset_fetch,
+    offset_for_leader_epoch,
+    produce,
+)
+from headwater.gateway.handlers.fetch import Fetched, Fetcher
+from headwater.gateway.handlers.metadata import Address, metadata_body
+from headwater.gateway.lookups import Lookups
 from headwater.gateway.messages import Fields, load_schemas, read_request, write_header, write_response
-from headwater.gateway.metadata import Address, api_versions, describe_cluster, metadata_body
-from headwater.gateway.produce import refuse
+from headwater.gateway.protocol import Api, Code
 from headwater.gateway.response import Frame, Response
 from headwater.gateway.topic_snapshot import TopicSnapshots
 from headwater_core.clock import Clock
@@ -49,7 +60,7 @@ class Requests:
         self._config, self._executor = config, executor
         self.snapshots = TopicSnapshots(logs, executor, clock, config.metadata_ttl_s)
         self._fetcher = Fetcher(logs, self.snapshots, config)
-        self._look_ups = LookUps(logs, self.snapshots.advertised_epoch, executor)
+        self._lookups = Lookups(logs, self.snapshots.advertised_epoch, executor)
         self._encoder = ThreadPoolExecutor(1, "gateway-encoder")  # nothing in it waits for a store
         self._loaded: set[tuple[int, int]] = set()
 
@@ -78,7 +89,7 @@ class Requests:
         if header.api_version not in versions:
             if header.api_key == Api.API_VERSIONS:  # a newer client: it reads this and retries
                 await self._load(Api.API_VERSIONS, 0)
-                return _reply(header, api_versions(Code.UNSUPPORTED_VERSION), version=0)
+                return _reply(header, api_versions.respond(VERSIONS, Code.UNSUPPORTED_VERSION), version=0)
             raise MalformedRequest(f"api key {header.api_key} version {header.api_version} was not offered")
         await self._load(header.api_key, header.api_version)
         beside = self._executor if len(frame) > LONG_BYTES else None
@@ -98,11 +109,11 @@ class Requests:
                 encoding = metadata_body(self.snapshots, self._encoder, header, body, self._config.node_id, address)
                 return _encoded(header, await encoding)
             case Api.LIST_OFFSETS:
-                return await _run(beside, _reply, header, await self._look_ups.list_offsets(body))
+                return await _run(beside, _reply, header, await list_offsets.respond(self._lookups, body))
             case Api.OFFSET_FOR_LEADER_EPOCH:
-                return await _run(beside, _reply, header, await self._look_ups.offset_for_leader_epoch(body))
+                return await _run(beside, _reply, header, await offset_for_leader_epoch.respond(self._lookups, body))
             case Api.DESCRIBE_CLUSTER:
-                return _reply(header, describe_cluster(await self.snapshots.snapshot(), self._config.node_id, address))
+                return _reply(header, describe_cluster.respond(await self.snapshots.snapshot(), self._config.node_id, address))
             case _:
                 return await _run(beside, self._at_once, header, body, address, connection.peer)
 
@@ -115,20 +126,21 @@ class Requests:
         """The response to what needs no log."""
         match header.api_key:
             case Api.FIND_COORDINATOR:
-                return _reply(header, find_coordinator(body, self._config.node_id, address))
+                return _reply(header, find_coordinator.respond(body, self._config.node_id, address))
             case Api.OFFSET_FETCH:
-                return _reply(header, offset_fetch(body))
+                return _reply(header, offset_fetch.respond(body))
             case Api.OFFSET_COMMIT:
-                return _reply(header, refuse_commit(body))
+                return _reply(header, offset_commit.respond(body))
             case Api.JOIN_GROUP | Api.CONSUMER_GROUP_HEARTBEAT:
                 log.warning("group_refused", group=body["group_id"][:NAME_CHARS_MAX], peer=peer, client_id=header.client_id)
-                return _reply(header, refuse_member())
+                answering = join_group if header.api_key == Api.JOIN_GROUP else consumer_group_heartbeat
+                return _reply(header, answering.respond())
             case Api.PRODUCE:
                 log.warning("produce_refused", peer=peer, client_id=header.client_id)
-                refusal = refuse(body)
+                refusal = produce.respond(body)
                 return None if refusal is None else _reply(header, refusal)
             case _:
-                return _reply(header, api_versions())
+                return _reply(header, api_versions.respond(VERSIONS))
 
 
 async def _run(executor: Executor | None, work: Callable[..., T], *arguments: Any) -> T:

@@ -17,7 +17,7 @@ from headwater.gateway.config import GatewayConfig, split_address
 from headwater.gateway.connection import LONG_BYTES_MAX, Connection, LongRequests, PeerGone
 from headwater.gateway.frames import MalformedRequest
 from headwater.gateway.gateway_meter import GatewayMeter
-from headwater.gateway.metadata import Address
+from headwater.gateway.handlers.metadata import Address
 from headwater.gateway.open_connections import OpenConnection, OpenConnections
 from headwater.gateway.process import prepare_process, settle_process
 from headwater.gateway.requests import Reply, Requests

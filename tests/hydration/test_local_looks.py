@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from headwater.gateway.apis import Api
 from headwater.gateway.config import GatewayConfig
+from headwater.gateway.protocol import Api
 from headwater.gateway.server import GatewayServer
 from headwater_core.errors import CorruptData, TransientError
 from headwater_core.partition import PartitionId, TopicPartition

@@ -21,7 +21,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from headwater.gateway.apis import Code
+from headwater.gateway.protocol import Code
 from headwater_core.epochs import EpochHistory
 from headwater_core.objectstore.digest import digest_of
 from headwater_core.objectstore.s3 import S3Store

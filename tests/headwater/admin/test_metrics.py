@@ -20,8 +20,8 @@ from headwater.admin.operations import KEPT_S, OTHER, VERBS, Operations, new_ope
 from headwater.admin.status_board import BoardEntry, StatusBoard
 from headwater.drill.drill_report import DrillOutcome
 from headwater.drill.report_store import LastDrill
-from headwater.gateway.apis import Api
 from headwater.gateway.gateway_meter import GatewayMeter
+from headwater.gateway.protocol import Api
 from headwater_core.control.supervisor import ControlHealth
 from headwater_core.errors import CorruptData, DiskFull, HeadwaterError, TransientError
 from headwater_core.layouts.chunks.flush_plan import FlushLimits

@@ -9,8 +9,8 @@ import pytest
 
 from headwater import wiring
 from headwater.config import load
-from headwater.gateway.apis import Api, Code
 from headwater.gateway.config import GatewayConfig
+from headwater.gateway.protocol import Api, Code
 from headwater.gateway.server import GatewayServer
 from headwater.wiring import Bucket
 from headwater_core.errors import TransientError

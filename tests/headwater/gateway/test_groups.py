@@ -11,8 +11,9 @@ from aiokafka.errors import GroupAuthorizationFailedError
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from structlog.testing import capture_logs
 
-from headwater.gateway.apis import VERSIONS, Api, Code
 from headwater.gateway.config import GatewayConfig
+from headwater.gateway.handlers import VERSIONS
+from headwater.gateway.protocol import Api, Code
 from headwater.gateway.server import GatewayServer
 from headwater_core.segments.log_dirs import LogDirs
 from hydration.config import HydrationConfig

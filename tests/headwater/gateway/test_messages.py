@@ -18,8 +18,8 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
 from headwater.gateway import messages
-from headwater.gateway.apis import VERSIONS
 from headwater.gateway.frames import MalformedRequest
+from headwater.gateway.handlers import VERSIONS
 from headwater.gateway.messages import read_request, request_schema, response_schema
 from headwater.gateway.primitives import FIXED, primitive
 from headwater.gateway.response import Response

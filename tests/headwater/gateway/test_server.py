@@ -19,13 +19,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from headwater.gateway import messages, metadata
-from headwater.gateway.apis import VERSIONS, Api, Code
+from headwater.gateway import messages
 from headwater.gateway.config import GatewayConfig
 from headwater.gateway.connection import RECEIVE_BYTES, Connection
-from headwater.gateway.fetch import PER_TURN, Fetched, Fetcher
+from headwater.gateway.handlers import VERSIONS, metadata
+from headwater.gateway.handlers.fetch import PER_TURN, Fetched, Fetcher
 from headwater.gateway.messages import Fields, Schema
 from headwater.gateway.patience import Patience, WantedOffset
+from headwater.gateway.protocol import Api, Code
 from headwater.gateway.server import GatewayServer
 from headwater.gateway.topic_snapshot import ENCODINGS_BYTES_MAX, TopicSnapshot, TopicSnapshots, TopicView
 from headwater_core.clock import SystemClock

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from headwater.gateway.apis import Api, Code
 from headwater.gateway.config import GatewayConfig
+from headwater.gateway.protocol import Api, Code
 from headwater.gateway.server import GatewayServer
 from headwater_core.errors import TransientError
 from headwater_core.objectstore.store import ObjectStore

@@ -1,4 +1,4 @@
-"""ListOffsets and OffsetForLeaderEpoch. Both may read the archive, so both look in worker threads."""
+"""What ListOffsets and OffsetForLeaderEpoch have in common: both may read the archive, so both look in worker threads."""
 
 import asyncio
 import threading
@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Generic, TypeVar
 
-from headwater.gateway.apis import Code, code_for
 from headwater.gateway.failures import report_failure
 from headwater.gateway.messages import Fields
-from headwater.gateway.offsets import UNKNOWN, Position, check_leader_epoch, find, isolation_of, known_position, left, once_each
+from headwater.gateway.protocol import Code, check_leader_epoch, code_for
 from headwater_core.errors import TransientError
 from hydration.logs import Logs
 from hydration.partition_log import Bounds, Isolation, PartitionLog, Pending
-from hydration.scope import UNDEFINED, EpochEnd, Scope, epoch_end
+from hydration.scope import Scope
 
 LOOK_UP_S = 10.0  # for a whole request; then the client is to retry. Its own limit is usually 30 s
 FRESH_S = 2.0  # for a fresh look, before the answer is what was known
@@ -28,7 +27,7 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class _LookUp(Generic[T]):
+class _Lookup(Generic[T]):
     """One partition of a request, and what has become of it. `bounds` are as of now; None where they could not be got."""
 
     topic: Any
@@ -41,7 +40,7 @@ class _LookUp(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class _Question(Generic[T]):
+class Question(Generic[T]):
     """What one API asks of each partition: from its log, with a deadline; where that is not to be had in time, from its known scope."""
 
     api: str
@@ -50,7 +49,7 @@ class _Question(Generic[T]):
     from_known: Callable[[PartitionLog, Scope, Fields, float], T | None]
 
 
-class LookUps:
+class Lookups:
     """Answers within LOOK_UP_S per request, however many partitions it names and whatever the store does.
 
     All bounds are requested before any is waited for. When they do not come, the answer is what follows from the last look; where
@@ -60,55 +59,11 @@ class LookUps:
     def __init__(self, logs: Logs, advertised_epoch: AdvertisedEpoch, executor: Executor) -> None:
         self._logs, self._advertised_epoch, self._executor = logs, advertised_epoch, executor
 
-    async def list_offsets(self, body: Fields) -> Fields:
-        """The response; each partition has its own error code."""
-        isolation = isolation_of(body.get("isolation_level", 0))
-
-        def from_log(log: PartitionLog, bounds: Bounds, requested: Fields, deadline_s: float) -> Position:
-            return find(log, bounds, requested["timestamp"], deadline_s)
-
-        def from_known(log: PartitionLog, scope: Scope, requested: Fields, deadline_s: float) -> Position | None:
-            return known_position(log, scope, requested["timestamp"], isolation, deadline_s)
-
-        topics: dict[Any, list[Fields]] = {}
-        requested = once_each(body["topics"], "name", "partition_index")
-        for each in await self._all(requested, _Question("ListOffsets", isolation, from_log, from_known)):
-            offset, timestamp_ms, epoch = each.found or UNKNOWN
-            topics.setdefault(each.topic, []).append(
-                {
-                    "partition_index": each.partition,
-                    "error_code": each.code,
-                    "timestamp": timestamp_ms,
-                    "offset": offset,
-                    "leader_epoch": epoch,
-                }
-            )
-        return {"topics": [{"name": name, "partitions": partitions} for name, partitions in topics.items()]}
-
-    async def offset_for_leader_epoch(self, body: Fields) -> Fields:
-        """The response; each partition has its own error code."""
-
-        def from_log(log: PartitionLog, bounds: Bounds, requested: Fields, deadline_s: float) -> EpochEnd:
-            return log.epoch_end(requested["leader_epoch"], timeout_s=left(deadline_s))
-
-        def from_known(log: PartitionLog, scope: Scope, requested: Fields, _: float) -> EpochEnd:
-            return epoch_end(scope.epochs, requested["leader_epoch"], scope.high_watermark)
-
-        topics: dict[Any, list[Fields]] = {}
-        requested = once_each(body["topics"], "topic", "partition")
-        question = _Question("OffsetForLeaderEpoch", Isolation.READ_UNCOMMITTED, from_log, from_known)
-        for each in await self._all(requested, question):
-            epoch, end = each.found or UNDEFINED
-            topics.setdefault(each.topic, []).append(
-                {"partition": each.partition, "error_code": each.code, "leader_epoch": epoch, "end_offset": end}
-            )
-        return {"topics": [{"topic": name, "partitions": partitions} for name, partitions in topics.items()]}
-
-    async def _all(self, requested: dict[Any, dict[int, Fields]], question: _Question[T]) -> list[_LookUp[T]]:
+    async def all(self, requested: dict[Any, dict[int, Fields]], question: Question[T]) -> list[_Lookup[T]]:
         deadline_s = monotonic() + LOOK_UP_S
         loop = asyncio.get_running_loop()
-        lookups: list[_LookUp[T]] = [
-            _LookUp(topic, number, fields) for topic, partitions in requested.items() for number, fields in partitions.items()
+        lookups: list[_Lookup[T]] = [
+            _Lookup(topic, number, fields) for topic, partitions in requested.items() for number, fields in partitions.items()
         ]
         await loop.run_in_executor(self._executor, self._begin, question, lookups)
         await _wait_for_bounds(lookups, deadline_s)
@@ -128,7 +83,7 @@ class LookUps:
         await asyncio.gather(*(finish_all() for _ in range(min(WORKERS_MAX, len(unfinished)))))
         return lookups
 
-    def _begin(self, question: _Question[T], lookups: list[_LookUp[T]]) -> None:
+    def _begin(self, question: Question[T], lookups: list[_Lookup[T]]) -> None:
         """Request the bounds of each."""
         for each in lookups:
             try:
@@ -141,7 +96,12 @@ class LookUps:
                 _fail(question, each, error)
 
 
-def _finish(question: _Question[T], each: _LookUp[T], deadline_s: float) -> None:
+def left(deadline_s: float) -> float:
+    """Seconds from now to `deadline_s` of the monotonic clock; 0 when it has passed."""
+    return max(0.0, deadline_s - monotonic())
+
+
+def _finish(question: Question[T], each: _Lookup[T], deadline_s: float) -> None:
     assert each.log is not None
     try:
         try:
@@ -159,12 +119,12 @@ def _finish(question: _Question[T], each: _LookUp[T], deadline_s: float) -> None
         _fail(question, each, error)
 
 
-def _fail(question: _Question[T], each: _LookUp[T], error: Exception) -> None:
+def _fail(question: Question[T], each: _Lookup[T], error: Exception) -> None:
     report_failure(question.api, f"{each.topic}:{each.partition}", error)
     each.code = code_for(error)
 
 
-async def _wait_for_bounds(lookups: "list[_LookUp[T]]", deadline_s: float) -> None:
+async def _wait_for_bounds(lookups: "list[_Lookup[T]]", deadline_s: float) -> None:
     """FRESH_S where something is known already, to the deadline where nothing is."""
     for limit_s, unknown_only in ((FRESH_S, False), (LOOK_UP_S, True)):
         waiting = [

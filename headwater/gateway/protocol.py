@@ -1,8 +1,13 @@
-"""Which requests are answered, in which versions, and the error codes they are answered with. Numbers are Kafka's."""
+"""Kafka's numbers for requests and errors, and what several requests have in common."""
 
 from enum import IntEnum
+from typing import Any
 
+from headwater.gateway.messages import Fields
 from headwater_core.errors import CorruptData, NotFound, OffsetOutOfRange
+from hydration.answers import Isolation
+
+_ISOLATIONS = {each.value: each for each in Isolation}
 
 
 class Api(IntEnum):
@@ -18,25 +23,6 @@ class Api(IntEnum):
     OFFSET_FOR_LEADER_EPOCH = 23
     DESCRIBE_CLUSTER = 60
     CONSUMER_GROUP_HEARTBEAT = 68
-
-
-# The lowest versions are those Kafka 4 itself still speaks. Produce is listed because librdkafka believes in record batches
-# (format v2) only where both Produce v3 and Fetch v4 are; it is refused when called. So are the requests that a group begins
-# with, of either protocol, and commits: where they are absent some clients wait forever, without an error.
-VERSIONS: dict[Api, range] = {
-    Api.PRODUCE: range(3, 14),
-    Api.FETCH: range(4, 19),
-    Api.LIST_OFFSETS: range(1, 12),
-    Api.METADATA: range(14),
-    Api.OFFSET_COMMIT: range(2, 11),
-    Api.OFFSET_FETCH: range(1, 11),
-    Api.FIND_COORDINATOR: range(7),
-    Api.JOIN_GROUP: range(10),
-    Api.API_VERSIONS: range(5),
-    Api.OFFSET_FOR_LEADER_EPOCH: range(2, 5),
-    Api.DESCRIBE_CLUSTER: range(3),
-    Api.CONSUMER_GROUP_HEARTBEAT: range(2),
-}
 
 
 class Code(IntEnum):
@@ -74,3 +60,28 @@ def code_for(error: Exception) -> Code:
     if isinstance(error, CorruptData):
         return Code.CORRUPT_MESSAGE
     return Code.KAFKA_STORAGE_ERROR
+
+
+def check_leader_epoch(claimed: int, advertised: int) -> Code:
+    """A client that knows an older leader epoch than Metadata advertises must request Metadata again.
+
+    Only what is advertised counts: librdkafka claims 0 when that was -1, and must not be sent to request what is not there.
+    One that knows a newer epoch is served: a broker would refuse it until it has caught up itself, but an archive may never
+    do so, and a fetch at a retained offset must end.
+    """
+    return Code.FENCED_LEADER_EPOCH if 0 <= claimed < advertised else Code.NONE
+
+
+def isolation_of(level: int) -> Isolation:
+    return _ISOLATIONS.get(level, Isolation.READ_UNCOMMITTED)
+
+
+def once_each(topics: list[dict[str, Any]], name: str, partition: str) -> dict[Any, dict[int, Fields]]:
+    """What is requested by topic and partition, in that order. A repeated one is answered once, so that a request costs
+    no more than the partitions there are."""
+    requested: dict[Any, dict[int, Fields]] = {}
+    for topic in topics:
+        of_topic = requested.setdefault(topic[name], {})
+        for each in topic["partitions"]:
+            of_topic[each[partition]] = each
+    return requested

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-import headwater.gateway.look_ups
-from headwater.gateway.apis import Api, Code
+import headwater.gateway.lookups
 from headwater.gateway.config import GatewayConfig
+from headwater.gateway.handlers import list_offsets
+from headwater.gateway.protocol import Api, Code
 from headwater.gateway.server import GatewayServer
 from headwater_core.errors import TransientError
 from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, ObjectStore
@@ -52,8 +53,8 @@ def store() -> Iterator[HangingStore]:
 
 @pytest.fixture(autouse=True)
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(headwater.gateway.look_ups, "LOOK_UP_S", 2.0)
-    monkeypatch.setattr(headwater.gateway.look_ups, "FRESH_S", 0.5)
+    monkeypatch.setattr(headwater.gateway.lookups, "LOOK_UP_S", 2.0)
+    monkeypatch.setattr(headwater.gateway.lookups, "FRESH_S", 0.5)
     monkeypatch.setattr("hydration.views.MISS_AGE_S", 0.0)  # every look is a new one
     monkeypatch.setattr("headwater.gateway.topic_snapshot.LISTING_S", 3600.0)
 
@@ -161,9 +162,9 @@ class SlowLogs:
 
 def test_last_stable_offsets_of_many_partitions_have_one_deadline_together() -> None:
     with ThreadPoolExecutor(16) as threads:
-        look_ups = headwater.gateway.look_ups.LookUps(SlowLogs(), lambda *_: -1, threads)  # type: ignore[arg-type]
+        lookups = headwater.gateway.lookups.Lookups(SlowLogs(), lambda *_: -1, threads)  # type: ignore[arg-type]
         partitions = [{"partition_index": at, "timestamp": LATEST} for at in range(40)]
         began_s = monotonic()
-        answer = asyncio.run(look_ups.list_offsets({"isolation_level": 1, "topics": [{"name": "slow", "partitions": partitions}]}))
+        answer = asyncio.run(list_offsets.respond(lookups, {"isolation_level": 1, "topics": [{"name": "slow", "partitions": partitions}]}))
     assert monotonic() - began_s < 5.0  # not ten: a second each, four at a time
     assert {each["error_code"] for each in answer["topics"][0]["partitions"]} == {Code.KAFKA_STORAGE_ERROR}

@@ -1,4 +1,17 @@
-"""ApiVersions, Metadata, DescribeCluster: which broker, which topics, which requests."""
+"""Metadata (key 3), versions 0 to 13: topics and their partitions, all of them led by this endpoint.
+
+v1  an empty list names no topic, null all; controller id
+v2  cluster id
+v4  whether topics may be created
+v7  leader epochs (KIP-320)
+v8  authorised operations (KIP-430)
+v9  flexible
+v10 topic ids in the answer (KIP-516)
+v12 topics by id
+v13 an error of the whole answer (KIP-1102)
+
+Not here: creation, racks, and authorised operations, which are not known.
+"""
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
@@ -6,12 +19,14 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import Any
 
-from headwater.gateway.apis import VERSIONS, Api, Code
 from headwater.gateway.frames import MalformedRequest, RequestHeader
 from headwater.gateway.messages import Fields, element_writer, response_schema
 from headwater.gateway.primitives import Writer
+from headwater.gateway.protocol import Api, Code
 from headwater.gateway.response import Response
 from headwater.gateway.topic_snapshot import TopicSnapshot, TopicSnapshots, TopicView
+
+VERSIONS = range(14)
 
 Address = tuple[str, int]
 
@@ -21,13 +36,6 @@ KEPT_VERSIONS_MAX = 3  # of the encodings of one topic: clients of one cluster s
 AT_ONCE = 500  # topics and partitions encoded in the event loop: less than a millisecond
 
 _UNKNOWN_OPERATIONS = -(2**31)  # "authorized operations": not requested, or not known
-
-
-def api_versions(error: Code = Code.NONE) -> Fields:
-    return {
-        "error_code": error,
-        "api_keys": [{"api_key": api, "min_version": each.start, "max_version": each.stop - 1} for api, each in VERSIONS.items()],
-    }
 
 
 async def metadata_body(
@@ -60,16 +68,6 @@ async def metadata_body(
     if key is not None:
         snapshots.keep(key, snapshot, encoded)
     return encoded
-
-
-def describe_cluster(snapshot: TopicSnapshot, node_id: int, address: Address) -> Fields:
-    return {
-        "error_code": Code.NONE,
-        "error_message": None,
-        "cluster_id": snapshot.cluster_id,
-        "controller_id": node_id,
-        "brokers": [{"broker_id": node_id, "host": address[0], "port": address[1], "is_fenced": False}],
-    }
 
 
 _TopicRef = tuple[bytes | None, str | None]  # topic id, name

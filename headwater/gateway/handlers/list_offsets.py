@@ -1,17 +1,30 @@
-"""Positions in one log that ListOffsets asks for: by time, or by what a negative timestamp means."""
+"""ListOffsets (key 2), versions 1 to 11: a position by time, or by what a negative timestamp means.
 
-from time import monotonic
+v2  isolation level
+v4  current leader epoch (KIP-320)
+v6  flexible
+v7  -3, the largest time (KIP-734)
+v8  -4, the local start (KIP-405)
+v9  -5, the newest archived offset (KIP-1005)
+v10 a time-out of remote look-ups (KIP-1075)
+v11 -6, the first offset that is not archived (KIP-1023)
+
+Not here: v0, which Kafka 4 has no more; the time-out of v10, for a request has LOOK_UP_S; what a replica id means.
+"""
+
 from typing import Any, NamedTuple
 
-from headwater.gateway.apis import Code
+from headwater.gateway.lookups import Lookups, Question, left
 from headwater.gateway.messages import Fields
+from headwater.gateway.protocol import isolation_of, once_each
 from hydration.partition_log import Bounds, Isolation, PartitionLog
 from hydration.scope import Scope
 from hydration.times import RecordTime
 
+VERSIONS = range(1, 12)
+
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 STABLE_S = 1.0  # for the scan of a local tail, where the archive is not searched
-_ISOLATIONS = {each.value: each for each in Isolation}
 
 
 class Position(NamedTuple):
@@ -23,6 +36,32 @@ class Position(NamedTuple):
 
 
 UNKNOWN = Position(-1, -1, -1)  # there is no such record
+
+
+async def respond(lookups: Lookups, body: Fields) -> Fields:
+    """The response; each partition has its own error code."""
+    isolation = isolation_of(body.get("isolation_level", 0))
+
+    def from_log(log: PartitionLog, bounds: Bounds, requested: Fields, deadline_s: float) -> Position:
+        return find(log, bounds, requested["timestamp"], deadline_s)
+
+    def from_known(log: PartitionLog, scope: Scope, requested: Fields, deadline_s: float) -> Position | None:
+        return known_position(log, scope, requested["timestamp"], isolation, deadline_s)
+
+    topics: dict[Any, list[Fields]] = {}
+    requested = once_each(body["topics"], "name", "partition_index")
+    for each in await lookups.all(requested, Question("ListOffsets", isolation, from_log, from_known)):
+        offset, timestamp_ms, epoch = each.found or UNKNOWN
+        topics.setdefault(each.topic, []).append(
+            {
+                "partition_index": each.partition,
+                "error_code": each.code,
+                "timestamp": timestamp_ms,
+                "offset": offset,
+                "leader_epoch": epoch,
+            }
+        )
+    return {"topics": [{"name": name, "partitions": partitions} for name, partitions in topics.items()]}
 
 
 def known_position(log: PartitionLog, scope: Scope, timestamp_ms: int, isolation: Isolation, deadline_s: float) -> Position | None:
@@ -39,11 +78,6 @@ def known_position(log: PartitionLog, scope: Scope, timestamp_ms: int, isolation
             return None if end is None else Position(end, -1, scope.leader_epoch)
         case _:
             return None
-
-
-def left(deadline_s: float) -> float:
-    """Seconds from now to `deadline_s` of the monotonic clock; 0 when it has passed."""
-    return max(0.0, deadline_s - monotonic())
 
 
 def find(log: PartitionLog, bounds: Bounds, timestamp_ms: int, deadline_s: float) -> Position:
@@ -119,28 +153,3 @@ def epoch_at(log: PartitionLog, bounds: Bounds, offset: int, deadline_s: float) 
         else:
             low = middle + 1
     return answer
-
-
-def check_leader_epoch(claimed: int, advertised: int) -> Code:
-    """A client that knows an older leader epoch than Metadata advertises must request Metadata again.
-
-    Only what is advertised counts: librdkafka claims 0 when that was -1, and must not be sent to request what is not there.
-    One that knows a newer epoch is served: a broker would refuse it until it has caught up itself, but an archive may never
-    do so, and a fetch at a retained offset must end.
-    """
-    return Code.FENCED_LEADER_EPOCH if 0 <= claimed < advertised else Code.NONE
-
-
-def isolation_of(level: int) -> Isolation:
-    return _ISOLATIONS.get(level, Isolation.READ_UNCOMMITTED)
-
-
-def once_each(topics: list[dict[str, Any]], name: str, partition: str) -> dict[Any, dict[int, Fields]]:
-    """What is requested by topic and partition, in that order. A repeated one is answered once, so that a request costs
-    no more than the partitions there are."""
-    requested: dict[Any, dict[int, Fields]] = {}
-    for topic in topics:
-        of_topic = requested.setdefault(topic[name], {})
-        for each in topic["partitions"]:
-            of_topic[each[partition]] = each
-    return requested

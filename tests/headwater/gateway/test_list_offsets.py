@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.gateway.apis import Code
-from headwater.gateway.offsets import UNKNOWN, Position, check_leader_epoch, epoch_at, find, newest, once_each
+from headwater.gateway.handlers.list_offsets import UNKNOWN, Position, epoch_at, find, newest
+from headwater.gateway.protocol import Code, check_leader_epoch, once_each
 from headwater_core.epochs import EpochHistory
 from hydration.answers import Bounds
 from hydration.partition_log import PartitionLog
@@ -23,10 +23,10 @@ class TimedLog:
     def __init__(self, times_ms: list[int], epochs: dict[int, int] | None = None) -> None:
         self.times_ms = times_ms
         self.epochs = EpochHistory.of(sorted((epochs or {0: 0}).items()))
-        self.look_ups = 0
+        self.lookups = 0
 
     def offset_for_time(self, timestamp_ms: int, *, timeout_s: float) -> RecordTime | None:
-        self.look_ups += 1
+        self.lookups += 1
         return next((RecordTime(at, time_ms) for at, time_ms in enumerate(self.times_ms) if time_ms >= timestamp_ms), None)
 
     def epoch_end(self, epoch: int, *, timeout_s: float) -> EpochEnd:
@@ -48,7 +48,7 @@ def test_the_newest_record_is_the_first_with_the_largest_timestamp(times_ms: lis
     log = a_log(times_ms)
     expected = RecordTime(times_ms.index(max(times_ms)), max(times_ms)) if times_ms else None
     assert newest(log, FAR) == expected
-    assert cast(TimedLog, log).look_ups < 100
+    assert cast(TimedLog, log).lookups < 100
 
 
 def test_the_epoch_of_an_offset_is_that_which_wrote_it() -> None:

@@ -1,4 +1,20 @@
-"""Fetch: slices of runs, now or as soon as there are any."""
+"""Fetch (key 1), versions 4 to 18: slices of runs, now or as soon as there are any.
+
+v5  log start offset
+v7  sessions (KIP-227)
+v9  current leader epoch (KIP-320)
+v10 Zstandard (KIP-110)
+v11 rack (KIP-392)
+v12 flexible; last fetched epoch (KIP-595)
+v13 topics by id (KIP-516)
+v14 OFFSET_MOVED_TO_TIERED_STORAGE, for replicas (KIP-405)
+v15 replica state (KIP-903)
+v16 leaders' endpoints (KIP-951)
+v17 directory ids (KIP-853)
+v18 replicas' high watermarks (KIP-1166)
+
+Not here: sessions, which are declined; preferred replicas; diverging epochs; what only replicas ask.
+"""
 
 import asyncio
 from collections.abc import Iterable
@@ -7,19 +23,19 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from headwater.gateway.apis import Code, code_for
 from headwater.gateway.config import GatewayConfig
 from headwater.gateway.connection import Connection
 from headwater.gateway.failures import report_failure
 from headwater.gateway.messages import Fields
-from headwater.gateway.offsets import check_leader_epoch, isolation_of, once_each
 from headwater.gateway.patience import Patience, WantedOffset
+from headwater.gateway.protocol import Code, check_leader_epoch, code_for, isolation_of, once_each
 from headwater.gateway.response import NO_RECORDS, Records
 from headwater.gateway.topic_snapshot import TopicSnapshots
 from headwater_core.errors import TransientError
 from hydration.logs import Logs
 from hydration.partition_log import Bounds, Isolation, PartitionLog, Pending, ReadResult
 
+VERSIONS = range(4, 19)
 PER_TURN = 64  # partitions before other connections get the event loop
 
 
