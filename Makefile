@@ -21,7 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE # tests start hundreds of processes, each of wh
 # The tests of the house, and of the packages whose tests read no whole logs; without property tests, and those that start a server.
 FAST_TESTS = $(wildcard tests/test_*.py) $(addprefix tests/,archival headwater_core manifests)
 
-# What reads and writes pages, on trees of them that are three levels deep and more; and whatever reads manifests.
+# What reads and writes pages, on trees of them that are three levels deep and more. What else reads manifests is deeper: make soak.
 DEEP_TESTS = $(addprefix tests/,archival/test_archiver.py archival/test_branches.py archival/test_uploads.py archival/test_release.py \
 	hydration/test_partition_log.py hydration/test_archive_transactions.py headwater/pipeline/scan/test_split_reader.py \
 	$(addprefix recovery/test_,planner.py restoration.py take_over.py completion.py))
