@@ -77,7 +77,7 @@ def isolation_of(level: int) -> Isolation:
 
 
 def once_each(topics: list[dict[str, Any]], name: str, partition: str) -> dict[Any, dict[int, Fields]]:
-    """What is requested by topic and partition, in that order. A repeated one is answered once, so that a request costs
+    """Return what is requested by topic and partition, in that order. A repeated one is answered once, so that a request costs
     no more than the partitions there are."""
     requested: dict[Any, dict[int, Fields]] = {}
     for topic in topics:

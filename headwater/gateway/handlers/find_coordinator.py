@@ -1,4 +1,4 @@
-"""FindCoordinator (key 10), versions 0 to 6: this endpoint, whatever is asked.
+"""FindCoordinator (key 10), versions 0 to 6: this endpoint coordinates every key.
 
 v1 key type
 v3 flexible

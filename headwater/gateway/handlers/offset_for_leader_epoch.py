@@ -4,7 +4,7 @@ v2 current leader epoch (KIP-320)
 v3 replica id
 v4 flexible
 
-Not here: what a replica id means, since nobody sees offsets beyond the high watermark.
+Not here: what a replica id means, since no client sees offsets beyond the high watermark.
 """
 
 from typing import Any
