@@ -409,6 +409,9 @@ def _end_markers(store: ObjectStore, entries: Sequence[Entry], since: Mapping[in
             continue
         try:
             marked = {state.producer_id for state in run_index(store, entries, at).producers if state.coordinator_epoch >= 0}
+        except DAMAGE:
+            marked = set(since)  # the run may be readable, if not those before it
+        try:
             if wanted := marked & since.keys():
                 yield from _markers_in(store, entries, at, wanted)
         except DAMAGE:
@@ -418,7 +421,11 @@ def _end_markers(store: ObjectStore, entries: Sequence[Entry], since: Mapping[in
 def _markers_in(store: ObjectStore, entries: Sequence[Entry], at: int, wanted: Collection[int] | None) -> Iterator[EndMarker]:
     """Yield the markers in one run; wanted: of these producers, None: of all."""
     entry = entries[at]
-    first_offsets = dict(open_before(store, entries, at))
+    first_offsets, unknown_from = dict[int, int](), -1
+    try:
+        first_offsets.update(open_before(store, entries, at))
+    except DAMAGE:
+        unknown_from = entries[at - 1].open_from or 0  # where the oldest of them begins, which is not lost with the run before
     concerned = first_offsets.keys() if wanted is None else first_offsets.keys() & set(wanted)
     try:
         opened = open_after(store, entries, at - 1) if concerned else ()
@@ -450,5 +457,5 @@ def _markers_in(store: ObjectStore, entries: Sequence[Entry], at: int, wanted: C
                     timestamp_ms=header.max_timestamp_ms,
                     data_epoch=epoch,
                     data_ms=data_ms,
-                    first_offset=first_offsets.pop(producer_id, -1),
+                    first_offset=first_offsets.pop(producer_id, unknown_from),
                 )

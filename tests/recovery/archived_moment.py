@@ -174,12 +174,15 @@ class ArchivedMoment:
     def _add_foreign(self) -> None:
         """A record that a later release wrote, in the archived log of a coordinator."""
         place = self._random.choice([place for place in self.logs if place[0] == TRANSACTIONS])
+        name = self._random.choice(["id-0", "id-9"])
+        key, value = flexible.i16(0) + text(name), flexible.i16(9) + b"later"
+        if self.foreign == FOREIGN_KEY:
+            key = flexible.i16(7) + b"later"
+        else:
+            place = self.cluster.home_of(TRANSACTIONS, name)
         batches = self.logs[place]
         at = batches[-1].next_offset if batches else 0
         epoch = batches[-1].leader_epoch if batches else 0
-        key, value = flexible.i16(0) + text(self._random.choice(["id-0", "id-9"])), flexible.i16(9) + b"later"
-        if self.foreign == FOREIGN_KEY:
-            key = flexible.i16(7) + b"later"
         raw = a_batch(at, [Record(at, self.cluster.clock.now_ms(), key, value, ())], epoch=epoch)
         batches.append(Appended(self.moments[place], at, at + 1, epoch, raw))
 

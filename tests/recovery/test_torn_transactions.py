@@ -138,6 +138,18 @@ def test_a_coordinator_that_had_not_decided_yet_names_the_partitions(kind: int, 
     assert torn(archive) == expected  # it had not been told of orders:0 yet
 
 
+@pytest.mark.parametrize("index_is_lost", [False, True])
+def test_a_marker_behind_a_run_that_is_lost_counts(index_is_lost: bool) -> None:
+    """With the run in which its transaction began, and the index of that run, in what stays in the archive."""
+    archive = Archive()
+    lost, marked = archive.topic("orders", [data(0, 7)], [marker(1, 7, time_ms=LATER)])
+    archive.topic("menu", [plain(0)])
+    archive.topic("__transaction_state", [state(0, "payer", 7, ONGOING, ("menu", 0), times_ms=(BASE_TIME, BASE_TIME))])
+    for key in (lost.key, lost.index_key, *([marked.index_key] if index_is_lost else [])):
+        archive.store.delete(key)
+    assert torn(archive, mode="instant") == [("payer", ("orders:0",), ("menu:0",))]
+
+
 def test_what_was_committed_as_a_whole_is_not_torn() -> None:
     archive = Archive()
     for topic in ("menu", "orders"):
