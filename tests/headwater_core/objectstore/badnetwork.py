@@ -124,6 +124,11 @@ class BadNetwork:
         with self._settled:
             return self._settled.wait_for(lambda: not self._in_flight, patience_s)
 
+    def wait_for_key(self, key: str, patience_s: float) -> bool:
+        """Wait until the server has answered a request that is signed with `key`."""
+        with self._settled:
+            return self._settled.wait_for(lambda: any(each.key == key and each.status for each in self.passages), patience_s)
+
     def handle(self, request: BaseHTTPRequestHandler) -> None:
         signed = re.search(r"Credential=([^/]+)/", request.headers.get("Authorization", ""))
         key = signed[1] if signed else ""

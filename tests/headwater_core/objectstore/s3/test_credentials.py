@@ -25,6 +25,7 @@ from tests.headwater_core.objectstore.s3.calls import PART, READS, WRITES, some_
 from tests.s3server import S3Server
 
 FILE = Path("credentials")
+PATIENCE_S = 60
 
 
 @dataclass
@@ -209,12 +210,13 @@ def test_an_upload_in_parts_lives_through_two_rotations(
 ) -> None:
     content = some_bytes(12 * PART)
     (tmp_path / "segment").write_bytes(content)
-    passed, due = [0], [4 * PART, 8 * PART]
+    passed, due = [0], [(4 * PART, "test"), (8 * PART, "second")]
 
     def pace(size_bytes: int) -> None:
         passed[0] += size_bytes
-        if due and passed[0] > due[0]:
-            due.pop(0)
+        if due and passed[0] > due[0][0]:
+            _, used = due.pop(0)
+            assert network.wait_for_key(used, PATIENCE_S)  # parts are sent while others are read
             rotate()
 
     with (tmp_path / "segment").open("rb") as source:
