@@ -152,8 +152,8 @@ def with_cluster(plan: RecoveryPlan, found: SnapshotFound, former: Collection[st
     if (tokens := state.others.get(TOKEN)) and TOKEN in _kinds_at_level(state):
         ends = sorted(record.fields["expirationTimestamp"] for record in tokens.values())
         notes.append(
-            "delegation tokens hold on brokers with the same delegation.token.secret.key alone, and expire when they would have without the outage: "
-            f"the first at {time_text(ends[0])}, the last at {time_text(ends[-1])}"
+            "delegation tokens hold on brokers with the same delegation.token.secret.key alone, and expire when they would have without "
+            f"the outage: the first at {time_text(ends[0])}, the last at {time_text(ends[-1])}"
         )
     levels = raised(state.features, plan.request.options.metadata_version)
     if levels.problem:

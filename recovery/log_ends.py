@@ -1,7 +1,7 @@
 """How a recovered log ends where transactions are open: cut before them, aborted, or left open."""
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -118,7 +118,7 @@ class LogEnds:
         entries = _with_beneath(partition)
         last = next((at for at in reversed(range(len(entries))) if not entries[at].gap), None)
         written: list[Written] = []
-        kept: list[int] = []
+        opened: dict[tuple[int, int], Open] = {}  # by producer id and first offset; its epoch may be known before a gap alone
         unplaced: dict[int, Open] = {}  # for their markers a gap had no room
         for at, entry in enumerate(entries):
             is_local, is_last = at >= len(partition.beneath), at == last
@@ -128,8 +128,9 @@ class LogEnds:
             if (gap is not None and not gap.gap) or not (is_local or is_last):
                 continue
             found = open_after(self._store, entries, at)  # none: it began in what is lost, and has no record in what is left
+            opened |= {(each.producer_id, each.first_offset): each for each in found if each.producer_epoch is not None}
+            found = [opened.setdefault((each.producer_id, each.first_offset), each) for each in found]
             if self._how == "keep":
-                kept += self._keep(found, self._unfinished.get(place, {}) if is_last else {}, place)
                 continue
             ours = {transaction.producer_id: transaction for transaction in found}
             ours = unplaced | ours if is_last else ours
@@ -155,18 +156,20 @@ class LogEnds:
             self._notes.add(
                 f"{where}: {count_text(len(ours), 'open transaction')} {which}, from offset {first} on: aborted, as no end was archived"
             )
-        return replace(partition, written=tuple(written), open_from=max(min(kept), partition.start_offset) if kept else None)
+        if self._how == "keep" and opened:
+            first = self._keep(opened.values(), place)
+            return replace(partition, written=(), open_from=max(first, partition.start_offset))
+        return replace(partition, written=tuple(written), open_from=None)
 
-    def _keep(self, found: Sequence[Open], unfinished: Mapping[int, TransactionState], log: Place) -> list[int]:
-        """Note that they stay open; return their first offsets."""
-        if not found:
-            return []
+    def _keep(self, found: Collection[Open], log: Place) -> int:
+        """Note that they stay open; return the first offset of all."""
+        unfinished, first = self._unfinished.get(log, {}), min(each.first_offset for each in found)
         states = ((transaction, unfinished.get(transaction.producer_id)) for transaction in found)
         ended = {transaction for transaction, state in states if state is not None and state.ends(transaction.producer_epoch)}
         self._notes.opened(log, (transaction for transaction in found if transaction not in ended), "left open")
         self._notes.opened(log, (transaction for transaction in found if transaction in ended), "ended by the coordinator")
-        self._notes.add(_left_open(*log, min(each.first_offset for each in found)))
-        return [each.first_offset for each in found]
+        self._notes.add(_left_open(*log, first))
+        return first
 
     def _cut(self, partition: PartitionPlan, place: Place, where: str) -> PartitionPlan:
         """Without everything from the first open transaction on; what is cut may have ended an earlier one."""

@@ -251,7 +251,8 @@ def find_torn(
         for marker in _end_markers(store, runs, since):
             markers[marker.producer_id].append(marker)
         by_producer = {producer_id: _ProducerMarkers(of_producer) for producer_id, of_producer in markers.items()}
-        return item[0], _Searched(by_producer, is_emptied=not runs and item[1].next_offset > 0)
+        log, plan = item
+        return log, _Searched(by_producer, is_emptied=not runs and plan.next_offset > 0 and plan.end is None)
 
     searched = dict(pool.map(search, [item for item in partitions.items() if item[0][0] != TRANSACTIONS]))
     found = _Found()

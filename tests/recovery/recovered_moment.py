@@ -106,7 +106,8 @@ class RecoveredMoment:
             visible = {place: [at for at in offsets if ended[place].get(at)] for place, offsets in there.items()}
             parts = {place: offsets for place, offsets in (visible if any(visible.values()) else there).items() if offsets}
             states = [offset for offset in transaction.states if offset < bounds[home]]
-            transactions.append(replace(transaction, parts=parts, states=states))
+            is_torn = transaction.is_torn or parts.keys() != transaction.parts.keys()
+            transactions.append(replace(transaction, parts=parts, states=states, is_torn=is_torn))
         logs, ends = dict[Place, Log](), archived_ends if archive is not None else {}
         for place, log in self.logs.items():
             archived = [batch._replace(step=0) for batch in moment.logs[place]] if archive is not None else []
@@ -248,7 +249,7 @@ class RecoveredMoment:
         for torn in self.torn:
             for transaction in self.cluster.transactions:
                 is_this = (transaction.producer_id, transaction.producer_epoch) == (torn.producer_id, torn.producer_epoch)
-                if is_this and transaction.version == 2 and transaction not in unfinished:
+                if is_this and transaction.version == 2 and not transaction.is_torn and transaction not in unfinished:
                     yield torn
 
     def _has_lost_end(self, transaction: Transaction, place: Place) -> bool:
@@ -261,12 +262,11 @@ class RecoveredMoment:
     def _lacks(self, transaction: Transaction, place: Place, found: dict[int, bool | None]) -> bool:
         """Some of its records there are neither visible nor named as lost by the plan, though the archive shows that it has some."""
         lost = self.moment.lost.get(place, ())
-        unseen = [offset for offset in transaction.parts[place] if not found.get(offset)]
-        unseen = [offset for offset in unseen if not any(first <= offset <= last for first, last in lost)]
-        if not unseen:
+        kept = [offset for offset in transaction.parts[place] if not any(first <= offset <= last for first, last in lost)]
+        if all(found.get(offset) for offset in kept):
             return False
         end = min(self._requested[place], max((batch.next_offset for batch in self.moment.logs[place]), default=0))
-        return any(offset < end for offset in transaction.parts[place]) or place in self._stated(transaction)
+        return any(offset < end for offset in kept) or place in self._stated(transaction)
 
     def _stated(self, transaction: Transaction) -> set[Place]:
         """Its partitions, if the last of what its coordinator says of that id is about it: compaction takes the others."""

@@ -11,6 +11,7 @@ from headwater_core.segments.records import Record
 from recovery.log_ends import PRODUCER_EPOCH_MAX
 from recovery.open_transactions import open_after
 from recovery.recovery_plan import Abort
+from recovery.target import read_mark
 from tests.headwater_core.segments.builders import a_batch
 from tests.recovery.written_archive import Archive, aborts, batches_in, data, marker, plain, state, text
 
@@ -160,6 +161,19 @@ def test_transactions_are_aborted_where_a_gap_begins() -> None:
     assert aborts(archive.partition("orders")) == [(2, 7)]
     assert archive.partition("orders").log_end == 14
     assert archive.partition("orders", open_transactions="keep").written == ()
+
+
+def test_what_is_open_before_a_gap_and_behind_it_is_named_once_and_ended_by_its_coordinator(tmp_path: Path) -> None:
+    """Its epoch is known before the gap alone."""
+    archive = Archive()
+    _, lost, _ = archive.topic("orders", [data(0, 7, producer_epoch=3)], [data(1, 7, producer_epoch=3)], [plain(2)])
+    archive.topic("__transaction_state", [state(0, "seven", 7, 1, ("orders", 0), epoch=3)])
+    for key in (lost.key, lost.index_key):
+        archive.store.delete(key)
+    recovery.apply(archive.plan(open_transactions="keep"), tmp_path / "log", archive.store, skip_damaged=True)
+    assert (mark := read_mark(tmp_path / "log")) is not None
+    assert (cut := mark.plan.cut) is not None
+    assert [(each.first_offset, each.producer_epoch, each.outcome) for each in cut.transactions] == [(0, 3, "ended by the coordinator")]
 
 
 @pytest.mark.parametrize("loss", ["gone", "damaged"])

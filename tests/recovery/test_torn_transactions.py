@@ -228,6 +228,17 @@ def test_a_prepared_commit_of_the_transaction_before_commits_nothing() -> None:
     assert [note for note in archive.plan().endings if "had decided to commit" in note and "seven (producer id 7, epoch 0)" in note]
 
 
+def test_what_an_end_below_the_start_of_a_log_leaves_out_is_missing() -> None:
+    """Nothing of it comes back, which is not what retention does."""
+    archive = Archive()
+    archive.topic("orders", [plain(0)])
+    archive.replace("orders", [data(11, 7), marker(12, 7, time_ms=LATER)], start_offset=11)
+    archive.topic("menu", [data(0, 7), marker(1, 7, time_ms=LATER)])
+    archive.topic("__transaction_state", [state(0, "payer", 7, PREPARE_COMMIT, ("orders", 0), ("menu", 0), times_ms=(LATER, BASE_TIME))])
+    assert torn(archive) == []
+    assert torn(archive, to_offsets={"orders:0": 0}) == [("payer", ("menu:0",), ("orders:0",))]
+
+
 @pytest.mark.parametrize("how", ["abort", "cut"])
 def test_a_commit_in_the_run_behind_its_data_is_of_their_transaction(how: str) -> None:
     """The transaction of orders is an hour younger than that of menu, and of version 1: they have one epoch."""

@@ -63,7 +63,8 @@ class Log:
 
 @dataclass(slots=True)
 class Transaction:
-    """parts: the offsets of its records, committed offsets included. states: those of its coordinator's. fate: None while it is open"""
+    """parts: the offsets of its records, committed offsets included. states: those of its coordinator's. fate: None while it is open.
+    is_torn: a recovery has left out parts of it"""
 
     number: int
     transactional_id: str
@@ -73,6 +74,7 @@ class Transaction:
     parts: dict[Place, list[int]] = field(default_factory=dict)
     states: list[int] = field(default_factory=list)
     fate: int | None = None
+    is_torn: bool = False
 
     def __str__(self) -> str:
         fate = {None: "open", COMMIT: "committed", ABORT: "aborted"}[self.fate]
