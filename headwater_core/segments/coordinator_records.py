@@ -182,16 +182,17 @@ class TransactionState:
         return self.status in ("prepare-commit", "complete-commit")
 
     def ends(self, data_epoch: int | None) -> bool:
-        """Will its coordinator end by itself the transaction that is open in a log with data of this epoch? None: it is not known.
+        """Will its coordinator end by itself the transaction that is open in a log with data of this epoch? None: the log has none of it.
 
-        Leaders refuse a marker that is older than the data; one after a timeout has a later epoch than the state. A two-phase transaction
-        has no timeout.
+        Leaders refuse a marker that is older than the data they have; one after a timeout has a later epoch than the state. A two-phase
+        transaction has no timeout.
         """
-        if data_epoch is None or not self.unfinished:
-            return False
+        newest = self.data_epoch
         if self.status == "ongoing":
-            return not self.is_two_phase and data_epoch <= self.producer_epoch + 1
-        return data_epoch <= self.data_epoch
+            if self.is_two_phase:
+                return False
+            newest = self.producer_epoch + 1
+        return self.unfinished and (data_epoch is None or data_epoch <= newest)
 
 
 def decode_transaction_key(key: bytes, where: str) -> str:

@@ -176,6 +176,19 @@ def test_what_is_open_before_a_gap_and_behind_it_is_named_once_and_ended_by_its_
     assert [(each.first_offset, each.producer_epoch, each.outcome) for each in cut.transactions] == [(0, 3, "ended by the coordinator")]
 
 
+def test_a_transaction_of_which_the_log_has_nothing_left_is_ended_by_its_coordinator(tmp_path: Path) -> None:
+    """A leader that does not know the producer takes its marker, whatever the epoch."""
+    archive = Archive()
+    lost, _ = archive.topic("orders", [data(0, 7, producer_epoch=3)], [plain(1)])
+    archive.topic("__transaction_state", [state(0, "seven", 7, 2, ("orders", 0), epoch=1)])
+    for key in (lost.key, lost.index_key):
+        archive.store.delete(key)
+    recovery.apply(archive.plan(open_transactions="keep"), tmp_path / "log", archive.store, skip_damaged=True)
+    assert (mark := read_mark(tmp_path / "log")) is not None
+    assert (cut := mark.plan.cut) is not None
+    assert [(each.producer_epoch, each.outcome) for each in cut.transactions] == [(None, "ended by the coordinator")]
+
+
 @pytest.mark.parametrize("loss", ["gone", "damaged"])
 def test_without_its_index_a_run_is_read_itself(loss: str) -> None:
     archive = Archive()

@@ -154,7 +154,7 @@ def what_is_kept_is_aborted(patch: Patch) -> None:
 def what_is_kept_is_not_named(patch: Patch) -> None:
     honest = log_ends.LogEnds._keep
 
-    def kept(self: Any, *arguments: Any) -> list[int]:
+    def kept(self: Any, *arguments: Any) -> int:
         texts = [*self._notes.texts]
         found = honest(self, *arguments)
         self._notes.texts[:] = texts
