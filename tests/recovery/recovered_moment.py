@@ -99,6 +99,7 @@ class RecoveredMoment:
         continues = (moment.options.take_over or moment.options.cluster_id is not None) and not ends_in_lost
         archive = moment.archive if continues else None
         starts = dict.fromkeys(self.starts, 0) if archive is not None else self.starts
+        named = {(torn.producer_id, torn.producer_epoch) for torn in self.torn}
         transactions = []
         for transaction in self.cluster.transactions:
             home = self.cluster.home_of(TRANSACTIONS, transaction.transactional_id)
@@ -106,7 +107,7 @@ class RecoveredMoment:
             visible = {place: [at for at in offsets if ended[place].get(at)] for place, offsets in there.items()}
             parts = {place: offsets for place, offsets in (visible if any(visible.values()) else there).items() if offsets}
             states = [offset for offset in transaction.states if offset < bounds[home]]
-            is_torn = transaction.is_torn or parts.keys() != transaction.parts.keys()
+            is_torn = (transaction.producer_id, transaction.producer_epoch) in named
             transactions.append(replace(transaction, parts=parts, states=states, is_torn=is_torn))
         logs, ends = dict[Place, Log](), archived_ends if archive is not None else {}
         for place, log in self.logs.items():

@@ -64,7 +64,7 @@ class Log:
 @dataclass(slots=True)
 class Transaction:
     """parts: the offsets of its records, committed offsets included. states: those of its coordinator's. fate: None while it is open.
-    is_torn: a recovery has left out parts of it"""
+    is_torn: a recovery has named it as such"""
 
     number: int
     transactional_id: str
