@@ -32,7 +32,7 @@ from recovery.runs import fetched
 _RUNS_MIN = 8  # of a log that are searched from its end on, whichever times their records have
 _SPAN_MS = 3_600_000  # how much older than its marker a record may be: Kafka's limit for a transaction is 15 minutes
 _TWINS_APART_MS = 1_000  # the same where they are taken for one without further evidence
-_MARKERS_APART_MS = 10_000  # how far from each other the markers of one transaction may be: leaders write them, each by its own clock
+_MARKERS_APART_MS = 10_000  # the same of its markers: leaders write them, each by its own clock
 
 
 class EndMarker(NamedTuple):
@@ -297,8 +297,13 @@ def _commits_of(transaction: Open, log: Place, searched: Mapping[Place, _Searche
             ends[other] = end
     first = min(ends.values(), key=lambda marker: marker.timestamp_ms, default=None)
     if first is not None and first.is_commit:
-        until_ms = first.timestamp_ms + _MARKERS_APART_MS
-        yield from ((other, marker) for other, marker in ends.items() if marker.is_commit and marker.timestamp_ms <= until_ms)
+        yield from ((other, marker) for other, marker in ends.items() if marker.is_commit and _may_be_of_one(marker, first))
+
+
+def _may_be_of_one(one: EndMarker, other: EndMarker) -> bool:
+    """Of one transaction of version 1? Its first marker is not older than any of its data."""
+    first, last = sorted((one, other), key=lambda marker: marker.timestamp_ms)
+    return last.timestamp_ms - first.timestamp_ms <= _MARKERS_APART_MS or 0 <= last.data_ms <= first.timestamp_ms
 
 
 def _first_after(transaction: Open, before: EndMarker | None, found: Sequence[EndMarker]) -> EndMarker | None:
@@ -320,7 +325,7 @@ def _add_cut(found: _Found, log: Place, lost: EndMarker, end: int, searched: Map
     added = _Parts(lost.producer_id, lost.producer_epoch - is_exact, missing={log: max(lost.first_offset, end)})
     for other, each in searched.items():
         nearest = None if other == log else each.of(lost.producer_id).nearest_commit(lost.producer_epoch, lost.timestamp_ms)
-        if nearest is not None and (is_exact or abs(nearest.timestamp_ms - lost.timestamp_ms) <= _MARKERS_APART_MS):
+        if nearest is not None and (is_exact or _may_be_of_one(nearest, lost)):
             added.committed[other] = nearest
     if added.committed:
         found.add(added, is_exact=is_exact)

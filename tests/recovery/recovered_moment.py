@@ -169,17 +169,17 @@ class RecoveredMoment:
             (each.topic, each.partition, each.producer_id): each.outcome == "ended by the coordinator"
             for each in self.plan.cut.transactions
         }
-        logs = {place: LeaderLog((*self.below[place], *log.rows), log.end) for place, log in self.logs.items()}
-        still = {place: log.copy() for place, log in logs.items()}
-        self._coordinator(still).run(self.now_ms + HOUR_MS)
-        for place, log in sorted(logs.items()):
+        logs = {place: log.copy() for place, log in self.logs.items()}
+        self._coordinator(logs).run(self.now_ms + HOUR_MS)  # leaders know nothing of what stays in the archive
+        for place, local in sorted(self.logs.items()):
+            log, after = (LeaderLog((*self.below[place], *each.rows), each.end) for each in (local, logs[place]))
             opened = {producer_id for producer_id, entry in log.producers.items() if entry.open_from is not None}
             if any(text.startswith(f"{place[0]}:{place[1]}: which transactions are open") for text in self.plan.endings):
                 continue  # it cannot be read
             if opened and not any(text.startswith(f"{place[0]}:{place[1]} ends inside a transaction") for text in self.plan.endings):
                 yield Problem("keep", f"{place[0]}:{place[1]} ends inside a transaction, and the plan does not say so")
             for producer_id in sorted(opened):
-                is_ended = still[place].producers[producer_id].open_from is None
+                is_ended = after.producers[producer_id].open_from is None
                 if named.get((*place, producer_id)) is not is_ended:
                     yield Problem("keep", f"{place[0]}:{place[1]}, {producer_id} ended: {is_ended}, the plan {named}")
 

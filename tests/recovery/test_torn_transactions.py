@@ -228,6 +228,16 @@ def test_a_prepared_commit_of_the_transaction_before_commits_nothing() -> None:
     assert [note for note in archive.plan().endings if "had decided to commit" in note and "seven (producer id 7, epoch 0)" in note]
 
 
+@pytest.mark.parametrize(("data_ms", "expected"), [(BASE_TIME, [("", ("menu:0",), ("orders:0",))]), (LATER + 1, [])])
+def test_markers_of_version_1_that_are_far_apart_are_of_one_transaction_unless_data_are_younger(data_ms: int, expected: object) -> None:
+    """A leader was away for a minute when they were written."""
+    archive = Archive()
+    archive.topic("orders", [plain(0), data(1, 7), marker(2, 7, time_ms=LATER)])
+    archive.topic("menu", [data_at(0, 7, data_ms), marker(1, 7, time_ms=LATER + 60_000)])
+    archive.topic("stock", [data(0, 8), marker(1, 8, time_ms=LATER)])
+    assert torn(archive, to_offsets={"orders:0": 1}) == expected
+
+
 def test_what_an_end_below_the_start_of_a_log_leaves_out_is_missing() -> None:
     """Nothing of it comes back, which is not what retention does."""
     archive = Archive()
