@@ -188,7 +188,7 @@ class RecoveredMoment:
     def _own_markers(self) -> Iterator[Problem]:
         """A marker's epoch is above its data's (KIP-1228), and its coordinator's is not below that of the producer's last one.
 
-        Of one that stays in the archive the leader knows nothing.
+        Of one that stays in the archive the leader knows nothing, and of one that is lost nobody does.
         """
         for place, batches in sorted(self.batches.items()):
             newest = max((header.leader_epoch for header, _ in batches), default=-1)
@@ -197,7 +197,9 @@ class RecoveredMoment:
             written = {header.base_offset for header, _ in self.own[place]}
             last: dict[int, Row] = {}
             ended: dict[int, int] = {}
-            for row in (*self.below[place], *(Row.of(*batch) for batch in batches)):
+            lost = self.moment.lost.get(place, ())
+            kept = [row for row in self.below[place] if not any(first <= row.base_offset <= end for first, end in lost)]
+            for row in (*kept, *(Row.of(*batch) for batch in batches)):
                 before = last.get(row.producer_id)
                 if row.kind is not None and row.base_offset in written and before is not None:
                     where = f"{place[0]}:{place[1]} {row.base_offset}: {row.producer_id}/{row.producer_epoch}"
