@@ -15,7 +15,7 @@ from manifests.entry import Entry
 from recovery.coordinators import TRANSACTIONS
 from recovery.cut import OpenTransactionAtCut, Outcome
 from recovery.entry_list import EntryList
-from recovery.open_transactions import DAMAGE, Open, open_after, open_before
+from recovery.open_transactions import DAMAGE, Open, open_after, open_before, run_index
 from recovery.recovery_plan import Abort, PartitionPlan, Place, RecoveryPlan, TopicPlan, Written
 from recovery.runs import fetched
 
@@ -122,6 +122,9 @@ class LogEnds:
         unplaced: dict[int, Open] = {}  # for their markers a gap had no room
         for at, entry in enumerate(entries):
             is_local, is_last = at >= len(partition.beneath), at == last
+            if unplaced and not entry.gap:
+                ended = {state.producer_id for state in run_index(self._store, entries, at).producers if state.coordinator_epoch >= 0}
+                unplaced = {producer_id: each for producer_id, each in unplaced.items() if producer_id not in ended}
             if entry.gap or (entry.open_from is None and not (is_last and unplaced)):
                 continue
             gap = entries[at + 1] if at + 1 < len(entries) and is_local else None

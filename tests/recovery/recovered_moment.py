@@ -172,16 +172,27 @@ class RecoveredMoment:
         logs = {place: log.copy() for place, log in self.logs.items()}
         self._coordinator(logs).run(self.now_ms + HOUR_MS)  # leaders know nothing of what stays in the archive
         for place, local in sorted(self.logs.items()):
-            log, after = (LeaderLog((*self.below[place], *each.rows), each.end) for each in (local, logs[place]))
+            lost = self.moment.lost.get(place, ()) if self._ends_in_lost(place) else ()
+            below = [row for row in self.below[place] if not any(first <= row.base_offset <= end for first, end in lost)]
+            log, after = (LeaderLog((*below, *each.rows), each.end) for each in (local, logs[place]))
             opened = {producer_id for producer_id, entry in log.producers.items() if entry.open_from is not None}
-            if any(text.startswith(f"{place[0]}:{place[1]}: which transactions are open") for text in self.plan.endings):
-                continue  # it cannot be read
+            if self._is_unread(place):
+                continue
             if opened and not any(text.startswith(f"{place[0]}:{place[1]} ends inside a transaction") for text in self.plan.endings):
                 yield Problem("keep", f"{place[0]}:{place[1]} ends inside a transaction, and the plan does not say so")
             for producer_id in sorted(opened):
                 is_ended = after.producers[producer_id].open_from is None
                 if named.get((*place, producer_id)) is not is_ended:
                     yield Problem("keep", f"{place[0]}:{place[1]}, {producer_id} ended: {is_ended}, the plan {named}")
+
+    def _is_unread(self, place: Place) -> bool:
+        """The plan says that nobody knows what is open there: what tells is lost."""
+        text = f"{place[0]}:{place[1]}: which transactions are open"
+        return self._ends_in_lost(place) and any(each.startswith(text) for each in self.plan.endings)
+
+    def _ends_in_lost(self, place: Place) -> bool:
+        last = max((batch.base_offset for batch in self.moment.logs[place]), default=-1)
+        return any(first <= last <= end for first, end in self.moment.lost.get(place, ()))
 
     # What recovery wrote
 
@@ -229,7 +240,7 @@ class RecoveredMoment:
                 continue
             if transaction.fate != COMMIT:
                 yield Problem("phantom", f"{transaction} is visible at {sorted(seen)}")
-            unseen = {place for place in transaction.parts if self._lacks(transaction, place, found[place])}
+            unseen = {place for place in transaction.parts if self._lacks(transaction, place, found[place]) and not self._is_unread(place)}
             if unseen and not self._is_named(transaction, seen, unseen):
                 yield Problem("half", f"{transaction}: visible at {sorted(seen)}, not at {sorted(unseen)}")
             places = {place for place in unseen if place in self.cluster.data}

@@ -117,6 +117,14 @@ def test_what_finds_no_room_in_a_gap_ends_where_the_log_ends() -> None:
     assert partition.open_from is None
 
 
+def test_what_finds_no_room_in_a_gap_and_is_ended_behind_it_is_not_ended_again() -> None:
+    """Its own marker may have a later epoch than ours would."""
+    archive = Archive()
+    opened = [data(at, 100 + at) for at in range(12)]
+    archive.topic("orders", opened, None, [marker(22, 110, ABORT, producer_epoch=2)])
+    assert aborts(archive.partition("orders")) == [*((12 + at, 100 + at) for at in range(10)), (23, 111)]
+
+
 def test_an_open_transaction_is_kept_on_request_and_the_way_out_is_named() -> None:
     archive = Archive()
     archive.topic("orders", [plain(0), data(1, 7)])
