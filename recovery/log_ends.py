@@ -160,19 +160,28 @@ class LogEnds:
                 f"{where}: {count_text(len(ours), 'open transaction')} {which}, from offset {first} on: aborted, as no end was archived"
             )
         if self._how == "keep" and opened:
-            first = self._keep(opened.values(), place)
+            first = self._keep(opened.values(), partition, place)
             return replace(partition, written=(), open_from=max(first, partition.start_offset))
         return replace(partition, written=tuple(written), open_from=None)
 
-    def _keep(self, found: Collection[Open], log: Place) -> int:
+    def _keep(self, found: Collection[Open], partition: PartitionPlan, log: Place) -> int:
         """Note that they stay open; return the first offset of all."""
         unfinished, first = self._unfinished.get(log, {}), min(each.first_offset for each in found)
-        states = ((transaction, unfinished.get(transaction.producer_id)) for transaction in found)
-        ended = {transaction for transaction, state in states if state is not None and state.ends(transaction.producer_epoch)}
+        known = self._local_producers(partition) if first < partition.start_offset else {each.producer_id for each in found}
+        ended = set()
+        for each in found:
+            state = unfinished.get(each.producer_id)
+            if state is not None and state.ends(each.producer_epoch if each.producer_id in known else None):
+                ended.add(each)
         self._notes.opened(log, (transaction for transaction in found if transaction not in ended), "left open")
         self._notes.opened(log, (transaction for transaction in found if transaction in ended), "ended by the coordinator")
         self._notes.add(_left_open(*log, first))
         return first
+
+    def _local_producers(self, partition: PartitionPlan) -> Collection[int]:
+        """Those that its leader knows. Of what stays in the archive it knows nothing."""
+        indexes = (run_index(self._store, partition.entries, at) for at, entry in enumerate(partition.entries) if not entry.gap)
+        return {state.producer_id for index in indexes for state in index.producers}
 
     def _cut(self, partition: PartitionPlan, place: Place, where: str) -> PartitionPlan:
         """Without everything from the first open transaction on; what is cut may have ended an earlier one."""

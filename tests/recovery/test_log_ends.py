@@ -197,6 +197,15 @@ def test_a_transaction_of_which_the_log_has_nothing_left_is_ended_by_its_coordin
     assert [(each.producer_epoch, each.outcome) for each in cut.transactions] == [(None, "ended by the coordinator")]
 
 
+@pytest.mark.parametrize(("mode", "expected"), [("full", "left open"), ("instant", "ended by the coordinator")])
+def test_a_leader_refuses_no_marker_for_what_stays_in_the_archive(mode: str, expected: str) -> None:
+    archive = Archive()
+    archive.topic("orders", [data(0, 7, producer_epoch=3)])
+    archive.topic("__transaction_state", [state(0, "seven", 7, 2, ("orders", 0), epoch=1)])  # an earlier one's
+    assert (cut := archive.plan(open_transactions="keep", mode=mode).cut) is not None
+    assert [each.outcome for each in cut.transactions] == [expected]
+
+
 @pytest.mark.parametrize("loss", ["gone", "damaged"])
 def test_without_its_index_a_run_is_read_itself(loss: str) -> None:
     archive = Archive()
