@@ -172,12 +172,10 @@ class RecoveredMoment:
         logs = {place: log.copy() for place, log in self.logs.items()}
         self._coordinator(logs).run(self.now_ms + HOUR_MS)  # leaders know nothing of what stays in the archive
         for place, local in sorted(self.logs.items()):
-            lost = self.moment.lost.get(place, ()) if self._ends_in_lost(place) else ()
-            below = [row for row in self.below[place] if not any(first <= row.base_offset <= end for first, end in lost)]
-            log, after = (LeaderLog((*below, *each.rows), each.end) for each in (local, logs[place]))
-            opened = {producer_id for producer_id, entry in log.producers.items() if entry.open_from is not None}
-            if self._is_unread(place):
+            if self._ends_in_lost(place):
                 continue
+            log, after = (LeaderLog((*self.below[place], *each.rows), each.end) for each in (local, logs[place]))
+            opened = {producer_id for producer_id, entry in log.producers.items() if entry.open_from is not None}
             if opened and not any(text.startswith(f"{place[0]}:{place[1]} ends inside a transaction") for text in self.plan.endings):
                 yield Problem("keep", f"{place[0]}:{place[1]} ends inside a transaction, and the plan does not say so")
             for producer_id in sorted(opened):
