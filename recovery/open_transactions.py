@@ -28,7 +28,8 @@ class Open(NamedTuple):
 
 
 def open_after(store: ObjectStore, entries: Sequence[Entry], at: int) -> list[Open]:
-    """The transactions that are open after entries[at], and their producers' epochs as far as runs before it have them."""
+    """The transactions that are open after entries[at], and their producers' epochs as far as runs before it have them. Raises what
+    run_index does of entries[at]."""
     index = run_index(store, entries, at)
     missing = {each.producer_id: each.first_offset for each in index.open_transactions}
     epochs: dict[int, tuple[int, int, int]] = {}
@@ -46,7 +47,10 @@ def open_after(store: ObjectStore, entries: Sequence[Entry], at: int) -> list[Op
         back -= 1
         if entries[back].gap:
             break
-        index = run_index(store, entries, back)
+        try:
+            index = run_index(store, entries, back)
+        except DAMAGE:
+            break  # as a gap
     unmarked = {producer_id for producer_id, (_, coordinator_epoch, _) in epochs.items() if coordinator_epoch < 0}
     marked = _coordinator_epochs(store, entries, back, unmarked)
     found = []

@@ -206,6 +206,16 @@ def test_a_leader_refuses_no_marker_for_what_stays_in_the_archive(mode: str, exp
     assert [each.outcome for each in cut.transactions] == [expected]
 
 
+def test_what_is_open_is_known_by_the_last_index_where_the_run_of_its_records_is_lost() -> None:
+    """In what stays in the archive, where no gap takes its place. Its epoch is not known: the marker has the highest."""
+    archive = Archive()
+    lost, _ = archive.topic("orders", [data(0, 7, producer_epoch=3)], [plain(1)])
+    for key in (lost.key, lost.index_key):
+        archive.store.delete(key)
+    [written] = archive.partition("orders", mode="instant").written
+    assert [(each.producer_id, each.producer_epoch) for each in written.aborts] == [(7, PRODUCER_EPOCH_MAX)]
+
+
 @pytest.mark.parametrize("loss", ["gone", "damaged"])
 def test_without_its_index_a_run_is_read_itself(loss: str) -> None:
     archive = Archive()
