@@ -124,15 +124,15 @@ class LogEnds:
             is_local, is_last = at >= len(partition.beneath), at == last
             if unplaced and not entry.gap:
                 ended = {state.producer_id for state in run_index(self._store, entries, at).producers if state.coordinator_epoch >= 0}
-                unplaced = {producer_id: each for producer_id, each in unplaced.items() if producer_id not in ended}
+                unplaced = {producer_id: unplaced[producer_id] for producer_id in unplaced if producer_id not in ended}
             if entry.gap or (entry.open_from is None and not (is_last and unplaced)):
                 continue
             gap = entries[at + 1] if at + 1 < len(entries) and is_local else None
             if (gap is not None and not gap.gap) or not (is_local or is_last):
                 continue
             found = open_after(self._store, entries, at)  # none: it began in what is lost, and has no record in what is left
-            opened |= {(each.producer_id, each.first_offset): each for each in found if each.producer_epoch is not None}
-            found = [opened.setdefault((each.producer_id, each.first_offset), each) for each in found]
+            opened |= {transaction[:2]: transaction for transaction in found if transaction.producer_epoch is not None}
+            found = [opened.setdefault(transaction[:2], transaction) for transaction in found]
             if self._how == "keep":
                 continue
             ours = {transaction.producer_id: transaction for transaction in found}
@@ -166,13 +166,13 @@ class LogEnds:
 
     def _keep(self, found: Collection[Open], partition: PartitionPlan, log: Place) -> int:
         """Note that they stay open; return the first offset of all."""
-        unfinished, first = self._unfinished.get(log, {}), min(each.first_offset for each in found)
-        known = self._local_producers(partition) if first < partition.start_offset else {each.producer_id for each in found}
+        unfinished, first = self._unfinished.get(log, {}), min(transaction.first_offset for transaction in found)
+        known = self._local_producers(partition) if first < partition.start_offset else {transaction.producer_id for transaction in found}
         ended = set()
-        for each in found:
-            state = unfinished.get(each.producer_id)
-            if state is not None and state.ends(each.producer_epoch if each.producer_id in known else None):
-                ended.add(each)
+        for transaction in found:
+            state = unfinished.get(transaction.producer_id)
+            if state is not None and state.ends(transaction.producer_epoch if transaction.producer_id in known else None):
+                ended.add(transaction)
         self._notes.opened(log, (transaction for transaction in found if transaction not in ended), "left open")
         self._notes.opened(log, (transaction for transaction in found if transaction in ended), "ended by the coordinator")
         self._notes.add(_left_open(*log, first))
