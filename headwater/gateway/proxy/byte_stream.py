@@ -1,0 +1,88 @@
+"""A connection's bytes: what has arrived and is not looked at yet, in one buffer, from which it is passed on."""
+
+import asyncio
+import mmap
+import socket
+from contextlib import suppress
+
+from headwater.gateway.connection import PeerGone
+
+BUFFER_BYTES = 256 << 10  # pages that were never written to take no memory: an idle connection has a few KiB
+
+Buffer = bytes | bytearray | memoryview
+
+
+class ByteStream:
+    """Not closed here: the socket is its owner's."""
+
+    def __init__(self, sock: socket.socket, buffer_bytes: int = BUFFER_BYTES) -> None:
+        self._socket, self._loop = sock, asyncio.get_running_loop()
+        self._view = memoryview(mmap.mmap(-1, buffer_bytes))
+        self._start = self._end = 0
+
+    @property
+    def room_bytes(self) -> int:
+        """The most that `need` can have at hand."""
+        return len(self._view)
+
+    async def need(self, size_bytes: int) -> memoryview:
+        """What has arrived, `size_bytes` at least; nothing, where the peer has closed its end and all is taken. May be written to.
+
+        Raises PeerGone where the peer has closed its end before, OSError when the connection is lost, ValueError for more than fits.
+        """
+        if size_bytes > len(self._view):
+            raise ValueError(f"{size_bytes} bytes at once, {len(self._view)} fit")
+        while self._end - self._start < size_bytes:
+            if self._start + size_bytes > len(self._view):
+                self._view[: self._end - self._start] = bytes(self._view[self._start : self._end])
+                self._start, self._end = 0, self._end - self._start
+            received = await self._loop.sock_recv_into(self._socket, self._view[self._end :])
+            if not received:
+                if self._start == self._end:
+                    return self._view[:0]
+                raise PeerGone(f"the connection ended {self._end - self._start} bytes into a frame")
+            self._end += received
+        return self._view[self._start : self._end]
+
+    def take(self, size_bytes: int) -> None:
+        """`size_bytes` of what is at hand are done with."""
+        self._start += size_bytes
+        if self._start == self._end:
+            self._start = self._end = 0
+
+    async def read(self, into: memoryview) -> None:
+        """Fill `into`. Raises PeerGone, OSError."""
+        some = self._view[self._start : min(self._end, self._start + len(into))]
+        into[: len(some)] = some
+        at = len(some)
+        self.take(at)
+        while at < len(into):
+            received = await self._loop.sock_recv_into(self._socket, into[at:])
+            if not received:
+                raise PeerGone("the connection ended inside a frame")
+            at += received
+
+    async def pass_on(self, size_bytes: int, to: "ByteStream") -> None:
+        """Send the next `size_bytes` to another connection, as they arrive. Raises PeerGone, OSError."""
+        while size_bytes:
+            some = (await self.need(1))[:size_bytes]
+            if not some:
+                raise PeerGone("the connection ended inside a frame")
+            await to.send(some)
+            self.take(len(some))
+            size_bytes -= len(some)
+
+    async def send(self, *parts: Buffer) -> None:
+        """Returns when the system has taken all of it. Raises OSError."""
+        if len(parts) == 1:
+            await self._loop.sock_sendall(self._socket, parts[0])
+        elif sum(map(len, parts)) <= self.room_bytes:
+            await self._loop.sock_sendall(self._socket, b"".join(parts))
+        else:
+            for part in parts:
+                await self._loop.sock_sendall(self._socket, part)
+
+    def end(self) -> None:
+        """Nothing more is sent. What the peer still sends arrives."""
+        with suppress(OSError):  # the peer was quicker
+            self._socket.shutdown(socket.SHUT_WR)

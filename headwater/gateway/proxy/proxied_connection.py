@@ -1,0 +1,254 @@
+"""One client's connection and the one to its broker: requests go there once, responses come back in their order.
+
+A request and its response are opaque frames, but those that the proxy has to know: they are decoded as far as that takes. Nothing is ever
+sent again: where the broker's connection ends, so does the client's, and the client decides.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from headwater.gateway.frames import MalformedRequest
+from headwater.gateway.primitives import read_varint, skip_tags
+from headwater.gateway.protocol import Api, Code
+from headwater.gateway.proxy.address_walk import LENGTH_KEPT, AddressWalk, MalformedResponse, has_addresses
+from headwater.gateway.proxy.byte_stream import ByteStream
+from headwater.gateway.proxy.endpoint_registry import EndpointRegistry
+from headwater.gateway.proxy.offered_apis import OFFERED, is_flexible
+from headwater.gateway.proxy.version_ranges import intersected, unsupported
+
+REQUEST_BYTES_MAX = 100 << 20  # as Kafka's socket.request.max.bytes
+EDITED_BYTES_MAX = 1 << 20  # a longer response is not kept to be changed
+LINGER_S = 10.0  # for what a broker has not answered when its client has sent its last request
+IN_FLIGHT_MAX = 1000  # requests of one connection without a response: brokers answer one by one, clients have five
+_HEAD_BYTES = 8  # frame size and correlation id
+_VARINT_BYTES_MAX = 5
+_REQUEST_HEAD_BYTES = 14  # frame size, key, version, correlation id, length of the client id
+
+
+@dataclass(slots=True)
+class InFlight:
+    """A request without its response.
+
+    is_token  it is one of SASL, without a header
+    behind    responses of our own that are to follow
+    """
+
+    api_key: int
+    version: int
+    correlation_id: int
+    is_token: bool = False
+    behind: list[bytes] = field(default_factory=list)
+
+
+class ProxiedConnection:
+    """
+    host            that the client has connected to
+    passes_unknown  requests and versions of which the proxy knows nothing
+    hidden_seen     is called with key and version of a request that was not offered
+    """
+
+    def __init__(
+        self,
+        client: ByteStream,
+        upstream: ByteStream,
+        registry: EndpointRegistry,
+        host: str,
+        *,
+        passes_unknown: bool = False,
+        hidden_seen: Callable[[int, int], None] = lambda api_key, version: None,
+    ) -> None:
+        self._client, self._upstream, self._registry, self._host = client, upstream, registry, host
+        self._passes_unknown, self._hidden_seen = passes_unknown, hidden_seen
+        self._in_flight: deque[InFlight] = deque()
+        self._answered = asyncio.Event()
+        self._is_token_next = False  # SaslHandshake of version 0 is followed by tokens without a header
+
+    async def run(self) -> None:
+        """Until either side ends. Raises MalformedRequest, PeerGone, OSError, and UsageError for brokers that have no place here.
+
+        When the client has sent its last request the broker is told, and what it still answers is passed on.
+        """
+        requests, responses = asyncio.ensure_future(self._pass_requests()), asyncio.ensure_future(self._pass_responses())
+        try:
+            await asyncio.wait((requests, responses), return_when=asyncio.FIRST_COMPLETED)
+            if requests.done() and not requests.exception():
+                self._upstream.end()
+                await asyncio.wait((responses,), timeout=LINGER_S)
+            for task in (requests, responses):
+                if task.done():
+                    task.result()
+        finally:
+            for task in (requests, responses):
+                task.cancel()
+            await asyncio.gather(requests, responses, return_exceptions=True)
+
+    # Requests
+
+    async def _pass_requests(self) -> None:
+        while head := await self._client.need(4):
+            size_bytes = _integer(head[:4])
+            if self._is_token_next:
+                head = await self._client.need(4 + min(max(0, size_bytes), _REQUEST_HEAD_BYTES - 4))
+                if not _is_request(head[4:], size_bytes):
+                    await self._pass_request(InFlight(Api.SASL_AUTHENTICATE, 0, -1, is_token=True), size_bytes)
+                    continue
+                self._is_token_next = False
+            if not _REQUEST_HEAD_BYTES - 4 <= size_bytes <= REQUEST_BYTES_MAX:
+                raise MalformedRequest(f"frame of {size_bytes} bytes, limit {REQUEST_BYTES_MAX}")
+            head = await self._client.need(_REQUEST_HEAD_BYTES)
+            api_key, version, correlation_id = (_integer(head[start:end]) for start, end in ((4, 6), (6, 8), (8, 12)))
+            request = InFlight(api_key, version, correlation_id)
+            if request.api_key == Api.API_VERSIONS and request.version > OFFERED[Api.API_VERSIONS].version_max:
+                await self._refuse_version(request, size_bytes)
+                continue
+            self._check_offered(request)
+            has_response = request.api_key != Api.PRODUCE or await self._acks(size_bytes, request.version) != 0
+            await self._pass_request(request if has_response else None, size_bytes)
+
+    async def _pass_request(self, request: InFlight | None, size_bytes: int) -> None:
+        """None: there will be no response."""
+        if request is not None:
+            while len(self._in_flight) >= IN_FLIGHT_MAX:
+                self._answered.clear()
+                await self._answered.wait()
+            self._in_flight.append(request)
+        await self._client.pass_on(4 + size_bytes, self._upstream)
+
+    def _check_offered(self, request: InFlight) -> None:
+        offered = OFFERED.get(request.api_key)
+        if offered is None and self._passes_unknown:
+            return
+        if offered is None or request.version > offered.version_max:
+            self._hidden_seen(request.api_key, request.version)
+            raise MalformedRequest(f"api key {request.api_key} version {request.version} was not offered")
+
+    async def _refuse_version(self, request: InFlight, size_bytes: int) -> None:
+        """Answer a newer ApiVersions than there is."""
+        await self._client.read(memoryview(bytearray(4 + size_bytes)))
+        body = unsupported()
+        frame = (4 + len(body)).to_bytes(4, "big") + request.correlation_id.to_bytes(4, "big", signed=True) + body
+        if self._in_flight:
+            self._in_flight[-1].behind.append(frame)
+        else:
+            await self._client.send(frame)
+
+    async def _acks(self, size_bytes: int, version: int) -> int:
+        """Of a Produce request. Raises MalformedRequest."""
+        for head_bytes in (1 << 10, self._client.room_bytes):
+            head = (await self._client.need(min(4 + size_bytes, head_bytes)))[: 4 + size_bytes]
+            if (acks := acks_of(bytes(head[:head_bytes]), version)) is not None:
+                return acks
+        raise MalformedRequest("a Produce request without acks")
+
+    # Responses
+
+    async def _pass_responses(self) -> None:
+        while head := await self._upstream.need(4):
+            size_bytes = _integer(head[:4])
+            if not self._in_flight:
+                raise MalformedResponse("the broker answers what was not requested")
+            request = self._in_flight[0]
+            if request.is_token:
+                await self._upstream.pass_on(4 + size_bytes, self._client)
+            else:
+                await self._pass_response(request, size_bytes)
+            for frame in request.behind:
+                await self._client.send(frame)
+            self._in_flight.popleft()
+            self._answered.set()
+
+    async def _pass_response(self, request: InFlight, size_bytes: int) -> None:
+        head = await self._upstream.need(_HEAD_BYTES)
+        correlation_id = _integer(head[4:8])
+        if size_bytes < 4 or correlation_id != request.correlation_id:
+            raise MalformedResponse(f"a response to {correlation_id} in place of {request.correlation_id}")
+        if request.api_key == Api.API_VERSIONS:
+            body = bytearray(size_bytes - 4)
+            self._upstream.take(_HEAD_BYTES)
+            await self._upstream.read(memoryview(body))
+            await self._send(request, intersected(bytes(body), request.version, passes_unknown=self._passes_unknown))
+        elif has_addresses(request.api_key, request.version):
+            self._upstream.take(_HEAD_BYTES)
+            if request.api_key in LENGTH_KEPT and size_bytes > EDITED_BYTES_MAX:
+                await self._hide_addresses(request, size_bytes - 4)
+            else:
+                await self._replace_addresses(request, size_bytes - 4)
+        else:
+            if request.api_key == Api.SASL_HANDSHAKE and request.version == 0:
+                head = await self._upstream.need(min(4 + size_bytes, _HEAD_BYTES + 2))
+                self._is_token_next = _integer(head[8:10]) == Code.NONE
+            await self._upstream.pass_on(4 + size_bytes, self._client)
+
+    async def _replace_addresses(self, request: InFlight, body_bytes: int) -> None:
+        """A response is kept until nothing in it can be an address any more, and changed."""
+        walk = AddressWalk(request.api_key, request.version, self._address_of)
+        body = bytearray(min(body_bytes, EDITED_BYTES_MAX))
+        at = 0
+        while True:
+            await self._upstream.read(memoryview(body)[at:])
+            walk.advance(memoryview(body))
+            if walk.is_done:
+                break
+            at = len(body)
+            if at == body_bytes:
+                raise MalformedResponse(f"a response to api {request.api_key} version {request.version} ends too early")
+            body = body + bytes(min(at, body_bytes - at))  # a new one: the walk has a view of what was
+        self._registry.check(walk.cluster_id)
+        parts = walk.edited(memoryview(body))
+        await self._send(request, *parts, behind_bytes=body_bytes - len(body))
+        await self._upstream.pass_on(body_bytes - len(body), self._client)
+
+    async def _hide_addresses(self, request: InFlight, body_bytes: int) -> None:
+        """What is too long to be kept passes, and addresses in it become unreadable."""
+        walk = AddressWalk(request.api_key, request.version, self._address_of, keeps_length=True)
+        await self._send(request, behind_bytes=body_bytes)
+        kept_bytes = 0
+        while not walk.is_done:
+            if kept_bytes == body_bytes or kept_bytes == self._upstream.room_bytes:
+                raise MalformedResponse(f"a response to api {request.api_key} version {request.version} is not what it should be")
+            window = (await self._upstream.need(kept_bytes + 1))[:body_bytes]
+            done = walk.advance(window)
+            await self._client.send(window[:done])
+            self._upstream.take(done)
+            kept_bytes, body_bytes = len(window) - done, body_bytes - done
+        await self._upstream.pass_on(body_bytes, self._client)
+
+    async def _send(self, request: InFlight, *parts: bytes | memoryview, behind_bytes: int = 0) -> None:
+        """behind_bytes: of the response that follow"""
+        size_bytes = 4 + sum(map(len, parts)) + behind_bytes
+        await self._client.send(size_bytes.to_bytes(4, "big"), request.correlation_id.to_bytes(4, "big", signed=True), *parts)
+
+    def _address_of(self, node_id: int, host: str, port: int) -> tuple[str, int]:
+        self._registry.learn(node_id, host, port)
+        return self._registry.ports.address_of(node_id, self._host)
+
+
+def acks_of(frame: bytes, version: int) -> int | None:
+    """Of a Produce request, whose frame begins with its size and need not be whole; None: it ends before. Raises MalformedRequest.
+
+    Source: Kafka 4.4, ProduceRequest.json and RequestHeader.json.
+    """
+    at = _REQUEST_HEAD_BYTES + max(0, _integer(frame[12:14]))
+    if is_flexible(Api.PRODUCE, version):
+        if at + 2 * _VARINT_BYTES_MAX > len(frame):
+            return None
+        at = skip_tags(frame, at)
+        length, at = read_varint(frame, at)
+        at += max(0, length - 1)
+    elif version >= 3:
+        at += 2 + max(0, _integer(frame[at : at + 2]))
+    return None if at + 2 > len(frame) else _integer(frame[at : at + 2])
+
+
+def _integer(raw: bytes | memoryview) -> int:
+    return int.from_bytes(raw, "big", signed=True)
+
+
+def _is_request(head: memoryview, size_bytes: int) -> bool:
+    """Whether a frame begins with a request's header, and not with a token of SASL: those of PLAIN, SCRAM and GSSAPI never do."""
+    if len(head) < _REQUEST_HEAD_BYTES - 4:
+        return False
+    offered, version, client_id_bytes = OFFERED.get(_integer(head[:2])), _integer(head[2:4]), _integer(head[8:10])
+    return offered is not None and 0 <= version <= offered.version_max and -1 <= client_id_bytes <= size_bytes - 10

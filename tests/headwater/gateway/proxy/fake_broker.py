@@ -1,0 +1,141 @@
+"""A broker that answers as it is told, and a client that sends frames as they are."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from headwater.gateway.messages import response_schema
+from headwater.gateway.protocol import Api
+from headwater.gateway.proxy.endpoint_registry import Address, BrokerPorts
+from headwater.gateway.proxy.listeners import ProxyConfig, ProxyServer
+from headwater.gateway.response import Response
+from headwater_core.segments import flexible
+
+CLUSTER = "mPtQxumzSB6UIzXMtmWVUg"
+
+
+def request(api_key: int, version: int, correlation_id: int, body: bytes = b"", client_id: str = "tester") -> bytes:
+    """A frame with its size."""
+    header = flexible.i16(api_key) + flexible.i16(version) + flexible.i32(correlation_id)
+    raw = header + flexible.i16(len(client_id)) + client_id.encode() + body
+    return flexible.i32(len(raw)) + raw
+
+
+def response(correlation_id: int, body: bytes) -> bytes:
+    return flexible.i32(4 + len(body)) + flexible.i32(correlation_id) + body
+
+
+def encoded(api_key: int, version: int, **values: Any) -> bytes:
+    """A body, from behind the correlation id on."""
+    schema, out = response_schema(api_key, version), Response()
+    schema.write(out, values)
+    return (b"\0" if schema.header_version else b"") + bytes(out.buffer)
+
+
+def decoded(frame: bytes, api_key: int, version: int) -> Any:
+    schema = response_schema(api_key, version)
+    found, end = schema.read(frame, 8 + schema.header_version)
+    assert end == len(frame)
+    return found
+
+
+def brokers(*addresses: Address) -> list[dict[str, Any]]:
+    return [{"node_id": number, "host": host, "port": port, "rack": None} for number, (host, port) in enumerate(addresses, 1)]
+
+
+def metadata(version: int, *addresses: Address, cluster_id: str = CLUSTER, topics: Iterable[Any] = ()) -> bytes:
+    return encoded(
+        Api.METADATA, version, brokers=brokers(*addresses), cluster_id=cluster_id, controller_id=1, topics=list(topics), error_code=0
+    )
+
+
+@dataclass
+class FakeBroker:
+    """
+    answers   by the frame that was received: frames to send, one after the other; None: the connection is closed
+    received  in the order in which they came, with their sizes
+    """
+
+    answers: Callable[[bytes], Iterable[bytes] | None] = lambda frame: ()
+    received: list[bytes] = field(default_factory=list)
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while (frame := await next_frame(reader)) is not None:
+                self.received.append(frame)
+                found = self.answers(frame)
+                if found is None:
+                    break
+                for each in found:
+                    writer.write(each)
+                    await writer.drain()
+        self.ended.set()
+        writer.close()
+
+
+async def next_frame(reader: asyncio.StreamReader) -> bytes | None:
+    try:
+        size = await reader.readexactly(4)
+        return size + await reader.readexactly(int.from_bytes(size, "big"))
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return None
+
+
+@dataclass
+class Client:
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    async def send(self, *frames: bytes) -> None:
+        self.writer.write(b"".join(frames))
+        await self.writer.drain()
+
+    async def receive(self) -> bytes | None:
+        """The next frame, with its size; None: the connection has ended."""
+        async with asyncio.timeout(30):
+            return await next_frame(self.reader)
+
+
+class Bench:
+    """A proxy in front of fake brokers, whose ids are 1, 2 and so on."""
+
+    def __init__(self, server: ProxyServer, addresses: list[Address]) -> None:
+        self.server, self.addresses = server, addresses
+        self._clients: deque[Client] = deque()
+
+    async def connect(self, node_id: int | None = None) -> Client:
+        host, port = self.server.address if node_id is None else self.server.registry.ports.address_of(node_id, "127.0.0.1")
+        client = Client(*await asyncio.open_connection(host, port))
+        self._clients.append(client)
+        return client
+
+    def close(self) -> None:
+        for client in self._clients:
+            client.writer.close()
+
+
+@asynccontextmanager
+async def bench(*fakes: FakeBroker, ports: Mapping[int, int], away: int = 0, passes_unknown: bool = False) -> AsyncIterator[Bench]:
+    """ports: of the brokers, by id. away: addresses where nobody listens"""
+    servers = [await asyncio.start_server(fake.serve, "127.0.0.1", 0) for fake in fakes]
+    addresses = [server.sockets[0].getsockname()[:2] for server in servers]
+    upstream = [*(f"127.0.0.1:{number}" for number in range(1, away + 1)), *(f"{host}:{port}" for host, port in addresses)]
+    config = ProxyConfig(
+        listen="127.0.0.1:0", upstream=upstream, ports=BrokerPorts(base_port=1, ports=ports), passes_unknown=passes_unknown
+    )
+    proxy = ProxyServer(config)
+    running = asyncio.create_task(proxy.run())
+    opened = Bench(proxy, addresses)
+    try:
+        yield opened
+    finally:
+        opened.close()
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+        for server in servers:
+            server.close()
