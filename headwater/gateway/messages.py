@@ -79,13 +79,17 @@ def response_schema(api_key: int, version: int) -> Schema:
 
 
 @cache
-def element_writer(api_key: int, version: int, name: str) -> Writer:
-    """Return the writer of one element of the response's array `name`. Its bytes may stand for the element in a response to write."""
+def element_writer(api_key: int, version: int, *names: str) -> Writer:
+    """Return the writer of one element of the response's array `names[0]`, or of an array in each of its elements, and so on. The bytes of
+    one may stand for it in a response to write."""
     from kio.index import load_response_schema
 
-    hint = typing.get_type_hints(load_response_schema(api_key, version))[name]
-    [array] = [option for option in (hint, *typing.get_args(hint)) if typing.get_origin(option) is tuple]
-    return _entity(typing.get_args(array)[0])[1]
+    entity: Any = load_response_schema(api_key, version)
+    for name in names:
+        hint = typing.get_type_hints(entity)[name]
+        [array] = [option for option in (hint, *typing.get_args(hint)) if typing.get_origin(option) is tuple]
+        entity = typing.get_args(array)[0]
+    return _entity(entity)[1]
 
 
 def _schema(api_key: int, version: int, kind: str) -> Schema:

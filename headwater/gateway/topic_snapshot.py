@@ -93,6 +93,11 @@ class TopicSnapshots:
     def is_whole(self) -> bool:
         return self._snapshot.is_whole
 
+    def known(self, topic: str | bytes) -> TopicView | None:
+        """The topic of this name or id, as of the last look."""
+        name = self._names.get(topic) if isinstance(topic, bytes) else topic
+        return self._snapshot.topics.get(name) if name is not None else None
+
     def advertised_epoch(self, topic: str, partition: int) -> int:
         """The leader epoch in Metadata, -1 where it has none. Safe to call from any thread."""
         return self._epochs.get((topic, partition), -1)

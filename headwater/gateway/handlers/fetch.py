@@ -21,10 +21,9 @@ from collections.abc import Iterable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from headwater.gateway.config import GatewayConfig
-from headwater.gateway.connection import Connection
 from headwater.gateway.failures import report_failure
 from headwater.gateway.messages import Fields
 from headwater.gateway.patience import Patience, WantedOffset
@@ -58,12 +57,32 @@ class _Wanted:
         return self.result.size_bytes if self.result is not None else 0
 
 
+class Client(Protocol):
+    """Who waits for a response. wakeup: ends a wait"""
+
+    wakeup: asyncio.Event
+
+    @property
+    def is_gone(self) -> bool: ...
+    def forget_request(self) -> None:
+        """Its bytes are needed no more."""
+        ...
+
+    async def wait(self, timeout_s: float) -> None:
+        """Until `wakeup` is set, `timeout_s` seconds at most."""
+        ...
+
+
 @dataclass(slots=True)
 class Fetched:
-    """A response and the files it needs until it is sent. The caller closes it."""
+    """A response and the files it needs until it is sent. The caller closes it.
+
+    waiting  topic and partition of those that have no records because they are still on their way
+    """
 
     fields: Fields
     results: list[ReadResult] = field(default_factory=list)
+    waiting: set[tuple[str | bytes, int]] = field(default_factory=set)
 
     def close(self) -> None:
         for result in self.results:
@@ -76,7 +95,7 @@ class Fetcher:
         self._logs, self._snapshots, self._config = logs, snapshots, config
         self._patience = Patience(config.storage_wait_s)
 
-    async def fetch(self, body: Fields, version: int, connection: Connection) -> Fetched:
+    async def fetch(self, body: Fields, version: int, client: Client) -> Fetched:
         """Answer at once when `min_bytes` are there or something failed; else when they are, or after `max_wait`.
 
         A chunk that must come from the bucket is waited for `hydration_wait_s` where the client's own time is shorter. When it is still
@@ -93,8 +112,8 @@ class Fetcher:
         try:
             gathered_bytes = await self._read(wanted, isolation, max_bytes, 0)
             if not _is_enough(wanted, gathered_bytes, min_bytes):
-                connection.forget_request()
-                await self._wait(wanted, isolation, max_bytes, gathered_bytes, min_bytes, max_wait_s, connection)
+                client.forget_request()
+                await self._wait(wanted, isolation, max_bytes, gathered_bytes, min_bytes, max_wait_s, client)
             await self._end_waits(wanted, isolation)
             return await _fetched(wanted, isolation, version)
         except BaseException:
@@ -138,7 +157,7 @@ class Fetcher:
         gathered_bytes: int,
         min_bytes: int,
         max_wait_s: float,
-        connection: Connection,
+        client: Client,
     ) -> None:
         """Read again and again, until there is enough, the time is over or the client has left."""
         loop = asyncio.get_running_loop()
@@ -149,11 +168,11 @@ class Fetcher:
         while not _is_enough(wanted, gathered_bytes, min_bytes):
             pending = [each.pending.future for each in wanted if each.pending is not None]
             left_s = (deadline_s if gathered_bytes or not pending else hydrated_s) - loop.time()
-            if left_s <= 0 or connection.is_gone:
+            if left_s <= 0 or client.is_gone:
                 return
-            connection.wakeup.clear()
-            _wake_when_done(pending, connection.wakeup)
-            await connection.wait(left_s if pending else min(left_s, self._config.poll_s))
+            client.wakeup.clear()
+            _wake_when_done(pending, client.wakeup)
+            await client.wait(left_s if pending else min(left_s, self._config.poll_s))
             gathered_bytes = await self._read(wanted, isolation, max_bytes, gathered_bytes)
 
     async def _read(self, wanted: Iterable[_Wanted], isolation: Isolation, max_bytes: int, gathered_bytes: int) -> int:
@@ -259,12 +278,14 @@ async def _turn(at: int) -> None:
 
 async def _fetched(wanted: list[_Wanted], isolation: Isolation, version: int) -> Fetched:
     topics: dict[str | bytes, list[Fields]] = {}
-    results = []
+    results, waiting = [], set()
     for at, each in enumerate(wanted):
         await _turn(at)
         topics.setdefault(each.topic, []).append(_partition(each, isolation))
         if each.result is not None:
             results.append(each.result)
+        elif each.code is Code.NONE:
+            waiting.add((each.topic, each.partition))
     key = "topic_id" if version >= 13 else "topic"
     return Fetched(
         {
@@ -273,6 +294,7 @@ async def _fetched(wanted: list[_Wanted], isolation: Isolation, version: int) ->
             "responses": [{key: topic, "partitions": partitions} for topic, partitions in topics.items()],
         },
         results,
+        waiting,
     )
 
 

@@ -15,9 +15,11 @@ from headwater_core.segments.varint import encode_uvarint
 AddressOf = Callable[[int, str, int], tuple[str, int]]
 Steps = Generator[None, None, None]
 Value = Generator[None, None, int]
+TopicKey = str | bytes  # by name, or by id from version 13 of Fetch on
 
 LENGTH_KEPT = frozenset((Api.PRODUCE, Api.FETCH, Api.SHARE_FETCH, Api.SHARE_ACKNOWLEDGE))  # their addresses are at the end, and only help
 NO_NODE = -1  # has no address
+_ENDPOINTS_FROM = 16  # the version of Fetch
 _CONTROLLERS = 2  # the endpoint type of those, of which none has a port here
 _NODE_ENDPOINTS, _UNKNOWN_TAG = 0, 0x7F
 _VARINT_BYTES_MAX = 5
@@ -281,19 +283,35 @@ class AddressWalk:
         yield from self._endpoint_tags()
 
     def _fetch(self) -> Steps:
-        self._skip(10)
+        self._skip(10 if self._version >= 7 else 4)
         for _ in (yield from self._items()):
-            self._skip(16)
+            topic = yield from self._topic()
             for _ in (yield from self._items()):
-                self._skip(30)  # number, error, high watermark, last stable offset, log start
-                for _ in (yield from self._items()):  # aborted transactions
-                    self._skip(16)
-                    yield from self._skip_tags()
-                self._skip(4)
-                self._skip(max(0, (yield from self._length(4))))
-                yield from self._skip_tags()
+                yield from self._partition(topic)
             yield from self._skip_tags()
-        yield from self._endpoint_tags()
+        if self._version >= _ENDPOINTS_FROM:
+            yield from self._endpoint_tags()
+
+    def _topic(self) -> Generator[None, None, TopicKey]:
+        if self._version >= 13:
+            return bytes((yield from self._take(16)))
+        return (yield from self._string()) or ""
+
+    def _partition(self, topic: TopicKey) -> Steps:
+        """Of a Fetch response."""
+        head = yield from self._take(6)
+        self._code_of(topic, int.from_bytes(head[:4], "big", signed=True), head[4:])
+        self._skip(24 if self._version >= 5 else 16)  # high watermark, last stable offset, log start
+        for _ in (yield from self._items()):  # aborted transactions
+            self._skip(16)
+            yield from self._skip_tags()
+        if self._version >= 11:
+            self._skip(4)
+        self._skip(max(0, (yield from self._length(4))))
+        yield from self._skip_tags()
+
+    def _code_of(self, topic: TopicKey, partition: int, code: memoryview) -> None:
+        """The error code of a partition, which may be written to."""
 
     def _share_fetch(self) -> Steps:
         self._skip(6)

@@ -3,9 +3,13 @@
 import asyncio
 import mmap
 import socket
+from collections.abc import Sequence
 from contextlib import suppress
 
 from headwater.gateway.connection import PeerGone
+from headwater.gateway.response import Frame, Part
+from headwater.gateway.server import send
+from hydration.disk_threads import DiskThreads
 
 BUFFER_BYTES = 256 << 10  # pages that were never written to take no memory: an idle connection has a few KiB
 
@@ -81,6 +85,10 @@ class ByteStream:
         else:
             for part in parts:
                 await self._loop.sock_sendall(self._socket, part)
+
+    async def send_parts(self, parts: Sequence[Part], readers: DiskThreads, patience_s: float) -> None:
+        """Bytes, and ranges of files straight from the page cache. Raises PeerGone where they are not taken in time, OSError."""
+        await send(self._socket, Frame(parts, 0), patience_s, readers)
 
     def end(self) -> None:
         """Nothing more is sent. What the peer still sends arrives."""

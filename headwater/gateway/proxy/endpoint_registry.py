@@ -71,7 +71,10 @@ class EndpointRegistry:
         if before == (host, port):
             return
         self._upstream[node_id] = host, port
-        log.info("broker_found" if before is None else "broker_moved", node_id=node_id, host=host, port=port)
+        if before is None:
+            log.info("broker_found", node_id=node_id, upstream=f"{host}:{port}")
+        else:
+            log.info("broker_moved", node_id=node_id, upstream=f"{host}:{port}")
         self._learned(node_id)
 
     def check(self, cluster_id: str | None) -> None:

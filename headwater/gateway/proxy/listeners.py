@@ -14,12 +14,14 @@ from headwater.gateway.connection import PeerGone
 from headwater.gateway.frames import MalformedRequest
 from headwater.gateway.protocol import Api
 from headwater.gateway.proxy.address_walk import AddressWalk, MalformedResponse
+from headwater.gateway.proxy.archive_side import ArchiveSide
 from headwater.gateway.proxy.byte_stream import ByteStream
 from headwater.gateway.proxy.endpoint_registry import Address, BrokerPorts, EndpointRegistry
 from headwater.gateway.proxy.proxied_connection import ProxiedConnection
-from headwater.gateway.server import CannotListen, listen
+from headwater.gateway.server import READERS, CannotListen, listen
 from headwater_core.errors import TransientError, UsageError
 from headwater_core.segments import flexible
+from hydration.disk_threads import DiskThreads
 
 CONNECT_S = 10.0
 DISCOVER_S, DISCOVER_MAX_S = 1.0, 60.0  # pauses between attempts to find brokers
@@ -47,10 +49,14 @@ class ProxyConfig:
 
 
 class ProxyServer:
-    """`run()` serves until it is cancelled; its connections end with it."""
+    """`run()` serves until it is cancelled; its connections end with it.
 
-    def __init__(self, config: ProxyConfig) -> None:
-        self._config = config
+    archive  None: everything is the brokers'
+    """
+
+    def __init__(self, config: ProxyConfig, archive: ArchiveSide | None = None) -> None:
+        self._config, self._archive = config, archive
+        self._readers = DiskThreads(READERS, "proxy-read")
         self.registry = EndpointRegistry(config.ports, self._learned)
         self._listener = listen(config.listen, "proxy")
         self._bound = split_address(config.listen)[0]
@@ -69,10 +75,13 @@ class ProxyServer:
                 for node_id in self._config.ports.ports:
                     self._learned(node_id)
                 self._tasks.create_task(self._discover_first())
+                if self._archive is not None:
+                    self._tasks.create_task(self._archive.keep_listed())
                 await self._accept(self._listener, None)
         finally:
             self._tasks = None
             self._listener.close()
+            self._readers.close(wait=False)
 
     def _learned(self, node_id: int) -> None:
         """Open the port of a broker."""
@@ -85,7 +94,7 @@ class ProxyServer:
             log.error("broker_port_not_opened", node_id=node_id, reason=f"{error}; upstream_port_map may name another port for it")
             return
         self._opened.add(node_id)
-        log.info("broker_port_opened", node_id=node_id, port=port)
+        log.info("broker_port_opened", node_id=node_id, listen=f"{self._bound}:{port}")
         self._tasks.create_task(self._accept(listener, node_id))
 
     async def _accept(self, listener: socket.socket, node_id: int | None) -> None:
@@ -117,8 +126,10 @@ class ProxyServer:
                 ByteStream(upstream),
                 self.registry,
                 host,
+                archive=self._archive,
+                readers=self._readers,
                 passes_unknown=self._config.passes_unknown,
-                hidden_seen=lambda api_key, version: log.warning("hidden_request", peer=peer, api_key=api_key, version=version),
+                hidden_seen=lambda api_key, version: log.warning("hidden_request", peer=peer, api=f"{api_key} version {version}"),
             )
             await connection.run()
         except MalformedRequest as error:

@@ -9,19 +9,32 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from headwater.gateway.frames import MalformedRequest
-from headwater.gateway.primitives import read_varint, skip_tags
+from headwater.gateway.frames import MalformedRequest, read_header
+from headwater.gateway.messages import read_request
+from headwater.gateway.primitives import NO_TAGS, read_varint, skip_tags
 from headwater.gateway.protocol import Api, Code
 from headwater.gateway.proxy.address_walk import LENGTH_KEPT, AddressWalk, MalformedResponse, has_addresses
+from headwater.gateway.proxy.archive_side import ArchiveSide
+from headwater.gateway.proxy.broker_requests import BrokerRequests, decoded, encoded
 from headwater.gateway.proxy.byte_stream import ByteStream
 from headwater.gateway.proxy.endpoint_registry import EndpointRegistry
+from headwater.gateway.proxy.fetch_walk import FetchWalk
+from headwater.gateway.proxy.merged_fetch import Fetches, FetchPlan, answer_parts, decline_session
+from headwater.gateway.proxy.merged_offsets import OffsetMerges
 from headwater.gateway.proxy.offered_apis import OFFERED, is_flexible
 from headwater.gateway.proxy.version_ranges import intersected, unsupported
+from headwater_core.segments import flexible
+from hydration.disk_threads import DiskThreads
 
 REQUEST_BYTES_MAX = 100 << 20  # as Kafka's socket.request.max.bytes
+READ_BYTES_MAX = 4 << 20  # a longer request for records or offsets is the broker's alone: tens of thousands of partitions
+OWN_BYTES_MAX = 64 << 20  # of a response to a request of the proxy's own, which may hold one batch
+SEND_S = 30.0  # a client must take a response by then that has something of the archive's
 EDITED_BYTES_MAX = 1 << 20  # a longer response is not kept to be changed
 LINGER_S = 10.0  # for what a broker has not answered when its client has sent its last request
 IN_FLIGHT_MAX = 1000  # requests of one connection without a response: brokers answer one by one, clients have five
+_OWN_CORRELATION_ID = -2
+_OF_OFFSETS = frozenset((Api.LIST_OFFSETS, Api.OFFSET_FOR_LEADER_EPOCH))
 _HEAD_BYTES = 8  # frame size and correlation id
 _VARINT_BYTES_MAX = 5
 _REQUEST_HEAD_BYTES = 14  # frame size, key, version, correlation id, length of the client id
@@ -32,6 +45,8 @@ class InFlight:
     """A request without its response.
 
     is_token  it is one of SASL, without a header
+    own       gets the response's body, as it is to a request of the proxy's own
+    plan      what becomes of a Fetch
     behind    responses of our own that are to follow
     """
 
@@ -39,12 +54,16 @@ class InFlight:
     version: int
     correlation_id: int
     is_token: bool = False
+    own: "asyncio.Future[bytes] | None" = None
+    plan: FetchPlan | None = None
     behind: list[bytes] = field(default_factory=list)
 
 
 class ProxiedConnection:
     """
     host            that the client has connected to
+    archive         None: everything is the broker's
+    readers         for what has to be read from a disk before it is sent
     passes_unknown  requests and versions of which the proxy knows nothing
     hidden_seen     is called with key and version of a request that was not offered
     """
@@ -56,11 +75,18 @@ class ProxiedConnection:
         registry: EndpointRegistry,
         host: str,
         *,
+        archive: ArchiveSide | None = None,
+        readers: DiskThreads | None = None,
         passes_unknown: bool = False,
         hidden_seen: Callable[[int, int], None] = lambda api_key, version: None,
     ) -> None:
         self._client, self._upstream, self._registry, self._host = client, upstream, registry, host
         self._passes_unknown, self._hidden_seen = passes_unknown, hidden_seen
+        broker = BrokerRequests(self._ask)
+        self._fetches = Fetches(archive, broker) if archive is not None else None
+        self._offsets = OffsetMerges(archive, broker) if archive is not None else None
+        self._readers = readers or DiskThreads(1, "proxy-read")
+        self._client_id = flexible.i16(-1)
         self._in_flight: deque[InFlight] = deque()
         self._answered = asyncio.Event()
         self._is_token_next = False  # SaslHandshake of version 0 is followed by tokens without a header
@@ -83,6 +109,9 @@ class ProxiedConnection:
             for task in (requests, responses):
                 task.cancel()
             await asyncio.gather(requests, responses, return_exceptions=True)
+            for request in self._in_flight:
+                if request.plan is not None:
+                    request.plan.close()
 
     # Requests
 
@@ -104,6 +133,12 @@ class ProxiedConnection:
                 await self._refuse_version(request, size_bytes)
                 continue
             self._check_offered(request)
+            if self._fetches is not None and api_key == Api.FETCH and size_bytes <= READ_BYTES_MAX:
+                await self._pass_fetch(self._fetches, request, size_bytes)
+                continue
+            if self._offsets is not None and api_key in _OF_OFFSETS and size_bytes <= READ_BYTES_MAX:
+                await self._pass_offsets(self._offsets, request, size_bytes)
+                continue
             has_response = request.api_key != Api.PRODUCE or await self._acks(size_bytes, request.version) != 0
             await self._pass_request(request if has_response else None, size_bytes)
 
@@ -115,6 +150,54 @@ class ProxiedConnection:
                 await self._answered.wait()
             self._in_flight.append(request)
         await self._client.pass_on(4 + size_bytes, self._upstream)
+
+    async def _pass_fetch(self, fetches: Fetches, request: InFlight, size_bytes: int) -> None:
+        frame = bytearray(4 + size_bytes)
+        await self._client.read(memoryview(frame))
+        self._client_id = bytes(frame[12 : _REQUEST_HEAD_BYTES + max(0, _integer(frame[12:14]))])
+        if decline_session(frame, request.version):
+            plan = FetchPlan(answer=answer_parts(request.version, request.correlation_id, (), Code.FETCH_SESSION_ID_NOT_FOUND))
+        else:
+            plan = await fetches.plan(bytes(frame))
+        if plan.answer is None:
+            request.plan = plan
+            self._in_flight.append(request)
+            await self._upstream.send(plan.frame)
+            return
+        try:
+            await self._all_answered()
+            await self._client.send_parts(plan.answer, self._readers, SEND_S)
+        finally:
+            plan.close()
+
+    async def _pass_offsets(self, offsets: OffsetMerges, request: InFlight, size_bytes: int) -> None:
+        """ListOffsets and OffsetForLeaderEpoch: the broker is asked by the proxy, and the client gets what both know."""
+        frame = bytearray(4 + size_bytes)
+        await self._client.read(memoryview(frame))
+        api_key, version, whole = request.api_key, request.version, bytes(frame[4:])
+        header = read_header(whole)
+        self._client_id = whole[8 : header.body_position]
+        at = skip_tags(whole, header.body_position) if is_flexible(api_key, version) else header.body_position
+        raw = await self._ask(api_key, version, whole[at:])
+        body, answer = read_request(whole, header.body_position, api_key, version), decoded(api_key, version, raw)
+        merge = offsets.list_offsets if api_key == Api.LIST_OFFSETS else offsets.epoch_ends
+        merged = await merge(body, answer)
+        await self._all_answered()
+        await self._send(request, raw if merged is answer else encoded(api_key, version, merged))
+
+    async def _all_answered(self) -> None:
+        while self._in_flight:
+            self._answered.clear()
+            await self._answered.wait()
+
+    async def _ask(self, api_key: int, version: int, body: bytes) -> bytes:
+        """Request of the broker, between the client's own requests."""
+        header = flexible.i16(api_key) + flexible.i16(version) + flexible.i32(_OWN_CORRELATION_ID) + self._client_id
+        frame = header + (NO_TAGS if is_flexible(api_key, version) else b"") + body
+        own: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._in_flight.append(InFlight(api_key, version, _OWN_CORRELATION_ID, own=own))
+        await self._upstream.send(flexible.i32(len(frame)), frame)
+        return await own
 
     def _check_offered(self, request: InFlight) -> None:
         offered = OFFERED.get(request.api_key)
@@ -157,6 +240,8 @@ class ProxiedConnection:
             for frame in request.behind:
                 await self._client.send(frame)
             self._in_flight.popleft()
+            if request.plan is not None:
+                request.plan.close()
             self._answered.set()
 
     async def _pass_response(self, request: InFlight, size_bytes: int) -> None:
@@ -164,14 +249,22 @@ class ProxiedConnection:
         correlation_id = _integer(head[4:8])
         if size_bytes < 4 or correlation_id != request.correlation_id:
             raise MalformedResponse(f"a response to {correlation_id} in place of {request.correlation_id}")
-        if request.api_key == Api.API_VERSIONS:
+        if request.own is not None:
+            if size_bytes > OWN_BYTES_MAX:
+                raise MalformedResponse(f"a response of {size_bytes} bytes to a request of the proxy's own")
+            body = bytearray(size_bytes - 4)
+            self._upstream.take(_HEAD_BYTES)
+            await self._upstream.read(memoryview(body))
+            request.own.set_result(bytes(body))
+        elif request.api_key == Api.API_VERSIONS:
             body = bytearray(size_bytes - 4)
             self._upstream.take(_HEAD_BYTES)
             await self._upstream.read(memoryview(body))
             await self._send(request, intersected(bytes(body), request.version, passes_unknown=self._passes_unknown))
-        elif has_addresses(request.api_key, request.version):
+        elif request.plan is not None or has_addresses(request.api_key, request.version):
             self._upstream.take(_HEAD_BYTES)
-            if request.api_key in LENGTH_KEPT and size_bytes > EDITED_BYTES_MAX:
+            has_merge = request.plan is not None and request.plan.merge is not None
+            if has_merge or (request.api_key in LENGTH_KEPT and size_bytes > EDITED_BYTES_MAX):
                 await self._hide_addresses(request, size_bytes - 4)
             else:
                 await self._replace_addresses(request, size_bytes - 4)
@@ -183,7 +276,7 @@ class ProxiedConnection:
 
     async def _replace_addresses(self, request: InFlight, body_bytes: int) -> None:
         """A response is kept until nothing in it can be an address any more, and changed."""
-        walk = AddressWalk(request.api_key, request.version, self._address_of)
+        walk = self._walk(request)
         body = bytearray(min(body_bytes, EDITED_BYTES_MAX))
         at = 0
         while True:
@@ -200,10 +293,18 @@ class ProxiedConnection:
         await self._send(request, *parts, behind_bytes=body_bytes - len(body))
         await self._upstream.pass_on(body_bytes - len(body), self._client)
 
+    def _walk(self, request: InFlight, *, keeps_length: bool = False) -> AddressWalk:
+        if request.plan is None or self._fetches is None:
+            return AddressWalk(request.api_key, request.version, self._address_of, keeps_length=keeps_length)
+        merge = request.plan.merge
+        return FetchWalk(request.version, self._address_of, self._fetches.code_for, keeps_length=keeps_length, merge=merge)
+
     async def _hide_addresses(self, request: InFlight, body_bytes: int) -> None:
-        """What is too long to be kept passes, and addresses in it become unreadable."""
-        walk = AddressWalk(request.api_key, request.version, self._address_of, keeps_length=True)
-        await self._send(request, behind_bytes=body_bytes)
+        """What is too long to be kept passes, and addresses in it become unreadable. What is the archive's goes in between."""
+        walk = self._walk(request, keeps_length=True)
+        merge = request.plan.merge if request.plan is not None else None
+        grown = merge.grown_bytes(is_flexible=is_flexible(request.api_key, request.version)) if merge is not None else 0
+        await self._send(request, behind_bytes=body_bytes + grown)
         kept_bytes = 0
         while not walk.is_done:
             if kept_bytes == body_bytes or kept_bytes == self._upstream.room_bytes:
@@ -213,6 +314,12 @@ class ProxiedConnection:
             await self._client.send(window[:done])
             self._upstream.take(done)
             kept_bytes, body_bytes = len(window) - done, body_bytes - done
+            if isinstance(walk, FetchWalk) and walk.insertion is not None:
+                insertion, walk.insertion = walk.insertion, None
+                self._upstream.take(insertion.dropped_bytes)
+                body_bytes -= insertion.dropped_bytes
+                await self._client.send_parts(insertion.parts, self._readers, SEND_S)
+                kept_bytes = 0  # the rest of the window was not looked at
         await self._upstream.pass_on(body_bytes, self._client)
 
     async def _send(self, request: InFlight, *parts: bytes | memoryview, behind_bytes: int = 0) -> None:
@@ -242,7 +349,7 @@ def acks_of(frame: bytes, version: int) -> int | None:
     return None if at + 2 > len(frame) else _integer(frame[at : at + 2])
 
 
-def _integer(raw: bytes | memoryview) -> int:
+def _integer(raw: bytes | bytearray | memoryview) -> int:
     return int.from_bytes(raw, "big", signed=True)
 
 

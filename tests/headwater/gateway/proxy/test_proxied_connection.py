@@ -261,7 +261,7 @@ def test_what_was_not_offered_ends_the_connection_and_is_seen(api_key: int, vers
     with capture_logs() as logs:
         [broker] = through(use, opaque)
     assert frame not in broker.received
-    assert [each["api_key"] for each in logs if each["event"] == "hidden_request"] == [api_key]
+    assert [each["api"] for each in logs if each["event"] == "hidden_request"] == [f"{api_key} version {version}"]
 
 
 def test_unknown_requests_pass_where_they_may() -> None:
