@@ -16,7 +16,7 @@ from tests.headwater.gateway.test_clients import ISOLATIONS, assert_same, places
 from tests.headwater.test_agent import Agent, running
 
 CACHE_BYTES = 24 << 10  # of some 400 KiB that are in the bucket alone
-SERVED = ("pantry-live", "kitchen", pytest.param("pantry", marks=pytest.mark.long))
+SERVED = ("pantry-live", *(pytest.param(name, marks=pytest.mark.long) for name in ("kitchen", "pantry")))
 SMALL = ("--set", f"hydration.cache_bytes={CACHE_BYTES}", "--set", "hydration.chunk_bytes=64KiB")
 SIPS = {"fetch.message.max.bytes": 4096, "queued.min.messages": 10, "queued.max.messages.kbytes": 16}
 HASTE = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200}

@@ -146,6 +146,7 @@ class Many:
         raise NotFound(key)
 
 
+@pytest.mark.long
 def test_neither_entries_nor_listing_are_held() -> None:
     many = Many(20_000, 500, listed=lambda at: at % 100 != 7)
     head = msgspec.structs.replace(a_head(an_entry(0, 9)), entries=many.tree(), last_offset=10 * many.count - 1)

@@ -172,7 +172,9 @@ def test_what_a_dead_branch_had_displaced_is_archived_again(theme: str) -> None:
     _seen(theme, 60, "outcome replaced")
 
 
-@pytest.mark.parametrize("theme", ["merges", "merged branches", "merged keys"])
+@pytest.mark.parametrize(
+    "theme", ["merges", *(pytest.param(theme, marks=pytest.mark.long) for theme in ("merged branches", "merged keys"))]
+)
 def test_merges_of_many_runs_violate_no_invariant(theme: str) -> None:
     """What the seeds above draw is shorter."""
     seen = Counter[str]()
@@ -181,7 +183,9 @@ def test_merges_of_many_runs_violate_no_invariant(theme: str) -> None:
     assert seen["outcome merged"]
 
 
-@pytest.mark.parametrize(("theme", "witnesses"), [("shrinks", ("space is saved",)), ("shrunk branches", ())])
+@pytest.mark.parametrize(
+    ("theme", "witnesses"), [("shrinks", ("space is saved",)), pytest.param("shrunk branches", (), marks=pytest.mark.long)]
+)
 def test_saving_space_violates_no_invariant(theme: str, witnesses: tuple[str, ...]) -> None:
     _seen(theme, 10, *witnesses)
 
@@ -191,8 +195,8 @@ def test_saving_space_violates_no_invariant(theme: str, witnesses: tuple[str, ..
     [
         # the uploads were left by crashes between two parts of an object
         ("layouts", ("chunks become one object", "a collection meets unfinished uploads")),
-        ("layouts again", ()),
-        ("layouts of keys", ()),
+        pytest.param("layouts again", (), marks=pytest.mark.long),
+        pytest.param("layouts of keys", (), marks=pytest.mark.long),
     ],
 )
 def test_a_partition_of_several_layouts_is_one_log(theme: str, witnesses: tuple[str, ...]) -> None:
@@ -204,8 +208,8 @@ def test_a_partition_of_several_layouts_is_one_log(theme: str, witnesses: tuple[
     ("theme", "states"),
     [
         ("chunks", ("open", "consolidation pending", "done", "delete pending")),
-        ("chunks of two", ("open",)),
-        ("chunks of names", ("open", "consolidation pending", "done", "delete pending")),
+        pytest.param("chunks of two", ("open",), marks=pytest.mark.long),
+        pytest.param("chunks of names", ("open", "consolidation pending", "done", "delete pending"), marks=pytest.mark.long),
     ],
 )
 def test_segments_of_chunks_are_found_by_a_listing_in_every_state(theme: str, states: tuple[str, ...]) -> None:
@@ -229,7 +233,7 @@ def test_chunks_that_never_become_one_object_stay_readable_and_keep_nothing_else
     ("theme", "witnesses"),
     [
         ("streams", ()),
-        ("streamed branches", ()),
+        pytest.param("streamed branches", (), marks=pytest.mark.long),
         ("streamed runs", ("an agent's offload is switched while a write of it is late",)),
     ],
 )

@@ -198,6 +198,7 @@ def test_export_fills_a_directory_and_goes_on_where_it_ended(stage: Stage) -> No
     assert (again.code, json.loads(again.out)["rows"]) == (0, 0)
 
 
+@pytest.mark.long
 def test_export_on_spark_is_the_same(stage: Stage, spark: SparkSession) -> None:
     a_bucket().write_to(stage.bucket)
     out = stage.root / "out"

@@ -36,7 +36,7 @@ def test_no_kernel_waits_for_the_interpreter_or_counts_references() -> None:
         assert not getattr(kernels, name).targetoptions["_nrt"], name
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_damaged_records_never_lead_outside_an_array(tmp_path: Path) -> None:
     """The tests of damage once more, with numba checking every index."""
     settings = {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path)}

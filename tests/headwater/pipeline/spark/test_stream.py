@@ -73,6 +73,7 @@ def run(spark: SparkSession, world: Growing, checkpoint: Path, sink: Sink, **opt
         query.stop()
 
 
+@pytest.mark.long
 def test_a_limit_makes_small_batches_and_a_restart_goes_on_where_the_query_ended(spark: SparkSession, tmp_path: Path) -> None:
     world, sink = Growing(tmp_path / "archive"), Sink()
     for partition in range(3):

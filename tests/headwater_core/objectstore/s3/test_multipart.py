@@ -133,7 +133,7 @@ print(digest, int(peak.split()[1]) // 1024)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_kafka_s_largest_segment_goes_up_in_bounded_memory(s3_environ: S3Server, bucket: str, tmp_path: Path) -> None:
     size = (1 << 31) - 1
     with (tmp_path / "segment").open("wb") as file:
