@@ -51,6 +51,7 @@ class _Wanted:
     result: ReadResult | None = None
     bounds: Bounds | None = None
     pending: "Pending[ReadResult] | None" = None
+    is_left_out: bool = False  # it has something, for which there is no room
 
     @property
     def size_bytes(self) -> int:
@@ -77,7 +78,7 @@ class Client(Protocol):
 class Fetched:
     """A response and the files it needs until it is sent. The caller closes it.
 
-    waiting  topic and partition of those that have no records because they are still on their way
+    waiting  topic and partition of those that have no records because they are on their way, or for want of room
     """
 
     fields: Fields
@@ -196,7 +197,8 @@ class Fetcher:
             if each.result is None:
                 continue
             size_bytes = each.result.size_bytes
-            if gathered_bytes and gathered_bytes + size_bytes > max_bytes:
+            each.is_left_out = bool(gathered_bytes) and gathered_bytes + size_bytes > max_bytes
+            if each.is_left_out:
                 each.result.close()
             else:
                 gathered_bytes += size_bytes
@@ -284,7 +286,7 @@ async def _fetched(wanted: list[_Wanted], isolation: Isolation, version: int) ->
         topics.setdefault(each.topic, []).append(_partition(each, isolation))
         if each.result is not None:
             results.append(each.result)
-        elif each.code is Code.NONE:
+        if (each.result is None or each.is_left_out) and each.code is Code.NONE:
             waiting.add((each.topic, each.partition))
     key = "topic_id" if version >= 13 else "topic"
     return Fetched(

@@ -24,6 +24,12 @@ _CONTROLLERS = 2  # the endpoint type of those, of which none has a port here
 _NODE_ENDPOINTS, _UNKNOWN_TAG = 0, 0x7F
 _VARINT_BYTES_MAX = 5
 _ERROR_TEXT_MAX = 1 << 20
+_HIDDEN_HEAD_BYTES = 8  # an empty array, and a tagged field whose length takes as many bytes as it may
+
+
+def padded_uvarint(value: int, size_bytes: int) -> bytes:
+    """An unsigned varint of so many bytes, which may be more than it takes: readers do not mind."""
+    return bytes((value >> 7 * at & 0x7F) | (0x80 if at < size_bytes - 1 else 0) for at in range(size_bytes))
 
 
 class MalformedResponse(MalformedRequest):
@@ -41,21 +47,24 @@ class Edit(NamedTuple):
 class AddressWalk:
     """Walks over one response, from behind its correlation id on.
 
+    body_bytes   of the response, from behind its correlation id on
     address_of   the address of ours for a broker's id, host and port
     keeps_length  the length must stay as it is: the endpoints of new leaders are made unreadable, and clients request Metadata
     edits        what is to be replaced otherwise
+    nodes        brokers by id, host and port, as the response names them
     cluster_id   as the response names it; None: it does not
 
     Walks are generators, which ask for more bytes by `yield`.
     """
 
-    def __init__(self, api_key: int, version: int, address_of: AddressOf, *, keeps_length: bool = False) -> None:
+    def __init__(self, api_key: int, version: int, address_of: AddressOf, body_bytes: int, *, keeps_length: bool = False) -> None:
         self.edits: list[Edit] = []
+        self.nodes: list[tuple[int, str, int]] = []
         self.cluster_id: str | None = None
         self.is_done = False
         self._version, self._address_of, self._keeps_length = version, address_of, keeps_length
         self._is_flexible = is_flexible(api_key, version)
-        self._window, self._at = memoryview(b""), 0
+        self._window, self._at, self._left_bytes = memoryview(b""), 0, body_bytes
         self._steps = self._walk(api_key)
 
     def advance(self, window: memoryview) -> int:
@@ -91,13 +100,21 @@ class AddressWalk:
     # Primitives
 
     def _take(self, size_bytes: int) -> Generator[None, None, memoryview]:
+        self._spend(size_bytes)
         while len(self._window) - self._at < size_bytes:
             yield
         self._at += size_bytes
         return self._window[self._at - size_bytes : self._at]
 
     def _skip(self, size_bytes: int) -> None:
+        self._spend(size_bytes)
         self._at += size_bytes  # may be beyond what has arrived
+
+    def _spend(self, size_bytes: int) -> None:
+        """No length is believed beyond the response's own: a loop over items ends there."""
+        self._left_bytes -= size_bytes
+        if self._left_bytes < 0:
+            raise MalformedResponse("a response that ends too early")
 
     def _integer(self, size_bytes: int) -> Value:
         return int.from_bytes((yield from self._take(size_bytes)), "big", signed=True)
@@ -140,23 +157,17 @@ class AddressWalk:
 
     def _node(self) -> Steps:
         """A broker's id, host and port, one after the other."""
-        node_id = yield from self._take(4)
-        number = int.from_bytes(node_id, "big", signed=True)
-        if self._keeps_length:
-            node_id[:] = flexible.i32(NO_NODE)
+        node_id = yield from self._integer(4)
         start = self._at
-        host = yield from self._take(max(0, (yield from self._length(2))))
-        name = str(host, "utf-8", "replace")
-        if self._keeps_length:
-            host[:] = b"-" * len(host)
-        port = yield from self._take(4)
-        if self._keeps_length:
-            port[:] = bytes(4)
-        elif number != NO_NODE and name:
-            ours, our_port = self._address_of(number, name, int.from_bytes(port, "big", signed=True))
-            raw = ours.encode()
-            length = encode_uvarint(len(raw) + 1) if self._is_flexible else flexible.i16(len(raw))
-            self.edits.append(Edit(start, self._at, length + raw + flexible.i32(our_port)))
+        host = yield from self._string()
+        port = yield from self._integer(4)
+        if node_id == NO_NODE or not host:
+            return
+        self.nodes.append((node_id, host, port))
+        ours, our_port = self._address_of(node_id, host, port)
+        raw = ours.encode()
+        length = encode_uvarint(len(raw) + 1) if self._is_flexible else flexible.i16(len(raw))
+        self.edits.append(Edit(start, self._at, length + raw + flexible.i32(our_port)))
 
     def _endpoints(self) -> Steps:
         """KIP-951's: a node, and its rack, each."""
@@ -164,6 +175,16 @@ class AddressWalk:
             yield from self._node()
             yield from self._skip_string()
             yield from self._skip_tags()
+
+    def _last_endpoints(self) -> Steps:
+        """Such endpoints where only tagged fields follow, and no tagged field has them: clients would believe unreadable ones."""
+        if not self._keeps_length:
+            yield from self._endpoints()
+            return
+        rest = yield from self._take(self._left_bytes)
+        if bytes(rest[:1]) > b"\1":
+            size_bytes = len(rest) - _HIDDEN_HEAD_BYTES
+            rest[:] = b"\1\1" + bytes([_UNKNOWN_TAG]) + padded_uvarint(size_bytes, _VARINT_BYTES_MAX) + bytes(size_bytes)
 
     def _endpoint_tags(self) -> Steps:
         """The tagged fields of a response, where such endpoints may be."""
@@ -316,7 +337,8 @@ class AddressWalk:
     def _share_fetch(self) -> Steps:
         self._skip(6)
         yield from self._skip_string()
-        self._skip(4)
+        if self._version >= 1:
+            self._skip(4)
         for _ in (yield from self._items()):
             self._skip(16)
             for _ in (yield from self._items()):
@@ -327,7 +349,7 @@ class AddressWalk:
                     yield from self._skip_tags()
                 yield from self._skip_tags()
             yield from self._skip_tags()
-        yield from self._endpoints()
+        yield from self._last_endpoints()
 
     def _share_acknowledge(self) -> Steps:
         self._skip(6)
@@ -343,7 +365,7 @@ class AddressWalk:
                 yield from self._skip_tags()
                 yield from self._skip_tags()
             yield from self._skip_tags()
-        yield from self._endpoints()
+        yield from self._last_endpoints()
 
     def _share_partition(self) -> Steps:
         """Number, two errors with their texts, leader."""

@@ -13,7 +13,7 @@ from headwater.gateway.messages import Fields
 from headwater.gateway.proxy.address_walk import TopicKey
 from headwater.gateway.topic_snapshot import LISTING_S, TopicSnapshots, TopicView
 from headwater_core.clock import Clock
-from headwater_core.errors import HeadwaterError
+from headwater_core.errors import NotFound
 from hydration.logs import Logs
 
 
@@ -37,7 +37,7 @@ class ArchiveSide:
     """For all connections."""
 
     def __init__(self, logs: Logs, config: GatewayConfig, executor: Executor, clock: Clock) -> None:
-        self._logs = logs
+        self._logs, self._executor = logs, executor
         self._snapshots = TopicSnapshots(logs, executor, clock, config.metadata_ttl_s)
         self._fetcher = Fetcher(logs, self._snapshots, replace(config, hydration_wait_s=0.0))
         self._lookups = Lookups(logs, self._snapshots.advertised_epoch, executor)
@@ -62,14 +62,26 @@ class ArchiveSide:
         view = self._view(topic)
         return view.topic_id if view is not None else None
 
-    def start_of(self, topic: TopicKey, partition: int) -> int | None:
-        """The first offset that it has; None while that is not known."""
-        if (name := self.name_of(topic)) is None:
-            return None
-        with suppress(HeadwaterError):
-            scope = self._logs.partition(name, partition).known_scope()
-            return scope.log_start if scope is not None else None
-        return None
+    @property
+    def is_listed(self) -> bool:
+        """A topic that is not known does not exist there."""
+        return self._snapshots.is_whole
+
+    async def range_of(self, topic: TopicKey, partition: int) -> tuple[int, int]:
+        """Its first offset and the one behind its last, by a manifest that is read now. Raises HeadwaterError."""
+        name = self.name_of(topic)
+        if name is None:
+            raise NotFound(f"a topic that is not archived: {topic!r}")
+
+        def look() -> tuple[int, int]:
+            manifest = self._logs.partition(name, partition).manifest
+            if manifest is not None:
+                manifest.load()
+            if manifest is None or manifest.extent is None:
+                raise NotFound(f"{name}:{partition} is not archived")
+            return manifest.extent.start_offset, manifest.extent.next_offset
+
+        return await asyncio.get_running_loop().run_in_executor(self._executor, look)
 
     async def list_offsets(self, body: Fields) -> Fields:
         """As list_offsets.respond."""

@@ -13,6 +13,8 @@ from hydration.disk_threads import DiskThreads
 
 BUFFER_BYTES = 256 << 10  # pages that were never written to take no memory: an idle connection has a few KiB
 
+CHUNKS_PER_TURN = 8  # of a long frame, before other connections have their turn
+
 Buffer = bytes | bytearray | memoryview
 
 
@@ -30,10 +32,16 @@ class ByteStream:
         return len(self._view)
 
     async def need(self, size_bytes: int) -> memoryview:
-        """What has arrived, `size_bytes` at least; nothing, where the peer has closed its end and all is taken. May be written to.
+        """What has arrived, `size_bytes` at least. May be written to.
 
         Raises PeerGone where the peer has closed its end before, OSError when the connection is lost, ValueError for more than fits.
         """
+        if not (found := await self.begin(size_bytes)):
+            raise PeerGone("the connection ended inside a frame")
+        return found
+
+    async def begin(self, size_bytes: int) -> memoryview:
+        """As `need`, at the beginning of a frame; nothing, where the peer has closed its end and all is taken."""
         if size_bytes > len(self._view):
             raise ValueError(f"{size_bytes} bytes at once, {len(self._view)} fit")
         while self._end - self._start < size_bytes:
@@ -54,24 +62,23 @@ class ByteStream:
         if self._start == self._end:
             self._start = self._end = 0
 
-    async def read(self, into: memoryview) -> None:
-        """Fill `into`. Raises PeerGone, OSError."""
-        some = self._view[self._start : min(self._end, self._start + len(into))]
-        into[: len(some)] = some
-        at = len(some)
-        self.take(at)
-        while at < len(into):
-            received = await self._loop.sock_recv_into(self._socket, into[at:])
-            if not received:
-                raise PeerGone("the connection ended inside a frame")
-            at += received
+    async def read(self, size_bytes: int) -> bytearray:
+        """The next bytes, which take as much memory as has arrived. Raises PeerGone, OSError."""
+        found = bytearray()
+        while len(found) < size_bytes:
+            some = (await self.need(1))[: size_bytes - len(found)]
+            found += some
+            self.take(len(some))
+        return found
 
     async def pass_on(self, size_bytes: int, to: "ByteStream") -> None:
         """Send the next `size_bytes` to another connection, as they arrive. Raises PeerGone, OSError."""
+        turns = 0
         while size_bytes:
+            turns += 1
+            if turns % CHUNKS_PER_TURN == 0:
+                await asyncio.sleep(0)
             some = (await self.need(1))[:size_bytes]
-            if not some:
-                raise PeerGone("the connection ended inside a frame")
             await to.send(some)
             self.take(len(some))
             size_bytes -= len(some)

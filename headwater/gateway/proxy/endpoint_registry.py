@@ -51,7 +51,7 @@ class BrokerPorts:
 
 class EndpointRegistry:
     """
-    learned  is called with the id of a broker that was not known, or is somewhere else now
+    learned  is called with the id of each broker that is named
     """
 
     def __init__(self, ports: BrokerPorts, learned: Callable[[int], None] = lambda node_id: None) -> None:
@@ -68,10 +68,10 @@ class EndpointRegistry:
         """Raises UsageError where no port of ours is left for it."""
         self.ports.port_of(node_id)
         before = self._upstream.get(node_id)
-        if before == (host, port):
-            return
         self._upstream[node_id] = host, port
-        if before is None:
+        if before == (host, port):
+            pass
+        elif before is None:
             log.info("broker_found", node_id=node_id, upstream=f"{host}:{port}")
         else:
             log.info("broker_moved", node_id=node_id, upstream=f"{host}:{port}")
@@ -79,7 +79,7 @@ class EndpointRegistry:
 
     def check(self, cluster_id: str | None) -> None:
         """Raises OtherCluster."""
-        if cluster_id is None:
+        if not cluster_id:  # a DescribeCluster that fails has ""
             return
         self.cluster_id = self.cluster_id or cluster_id
         if cluster_id != self.cluster_id:

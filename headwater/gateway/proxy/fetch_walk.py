@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headwater.gateway.protocol import Api, Code
-from headwater.gateway.proxy.address_walk import AddressOf, AddressWalk, MalformedResponse, TopicKey
+from headwater.gateway.proxy.address_walk import AddressOf, AddressWalk, MalformedResponse, TopicKey, padded_uvarint
 from headwater.gateway.response import Part
 from headwater_core.segments import flexible
 
@@ -57,11 +57,18 @@ class FetchWalk(AddressWalk):
     """
 
     def __init__(
-        self, version: int, address_of: AddressOf, code_for: CodeFor, *, keeps_length: bool = False, merge: Merge | None = None
+        self,
+        version: int,
+        address_of: AddressOf,
+        body_bytes: int,
+        code_for: CodeFor,
+        *,
+        keeps_length: bool = False,
+        merge: Merge | None = None,
     ) -> None:
         self.insertion: Insertion | None = None
         self._code_for, self._merge = code_for, merge
-        super().__init__(Api.FETCH, version, address_of, keeps_length=keeps_length)
+        super().__init__(Api.FETCH, version, address_of, body_bytes, keeps_length=keeps_length)
 
     def _code_of(self, topic: TopicKey, partition: int, code: memoryview) -> None:
         if int.from_bytes(code, "big", signed=True) == Code.OFFSET_OUT_OF_RANGE:
@@ -99,15 +106,10 @@ class FetchWalk(AddressWalk):
         own = yield from self._items()
         self._at = at  # what is read again is left out
         count = len(own) + inserted.count
-        raw = _padded(count + 1, size_bytes + 1) if self._is_flexible else flexible.i32(count)
+        raw = padded_uvarint(count + 1, size_bytes + 1) if self._is_flexible else flexible.i32(count)
         self.insertion = Insertion(size_bytes, [raw, *inserted.parts])
         yield
         return own
 
 
 _NOTHING = Inserted(0, 0, ())
-
-
-def _padded(value: int, size_bytes: int) -> bytes:
-    """An unsigned varint of so many bytes, which may be more than it takes."""
-    return bytes((value >> 7 * at & 0x7F) | (0x80 if at < size_bytes - 1 else 0) for at in range(size_bytes))

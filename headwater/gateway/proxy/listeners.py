@@ -4,7 +4,6 @@ import asyncio
 import random
 import socket
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 import structlog
@@ -24,6 +23,8 @@ from headwater_core.segments import flexible
 from hydration.disk_threads import DiskThreads
 
 CONNECT_S = 10.0
+VANISHED_MS = 60_000  # what was sent is not acknowledged for so long
+PORT_AGAIN_S = 10.0  # before a port that could not be opened is tried again
 DISCOVER_S, DISCOVER_MAX_S = 1.0, 60.0  # pauses between attempts to find brokers
 NO_DESCRIPTORS_S = 0.5  # pause after the process has run out of descriptors; connections wait in the backlog
 
@@ -62,6 +63,7 @@ class ProxyServer:
         self._bound = split_address(config.listen)[0]
         self._tasks: asyncio.TaskGroup | None = None
         self._opened: set[int] = set()
+        self._again_s: dict[int, float] = {}
 
     @property
     def address(self) -> Address:
@@ -84,14 +86,16 @@ class ProxyServer:
             self._readers.close(wait=False)
 
     def _learned(self, node_id: int) -> None:
-        """Open the port of a broker."""
-        if self._tasks is None or node_id in self._opened:
+        """Open the port of a broker, or try again to."""
+        now_s = asyncio.get_running_loop().time()
+        if self._tasks is None or node_id in self._opened or now_s < self._again_s.get(node_id, 0.0):
             return
         port = self._config.ports.port_of(node_id)
         try:
             listener = listen(f"{self._bound}:{port}", f"port of broker {node_id}")
         except CannotListen as error:
             log.error("broker_port_not_opened", node_id=node_id, reason=f"{error}; upstream_port_map may name another port for it")
+            self._again_s[node_id] = now_s + PORT_AGAIN_S
             return
         self._opened.add(node_id)
         log.info("broker_port_opened", node_id=node_id, listen=f"{self._bound}:{port}")
@@ -109,6 +113,7 @@ class ProxyServer:
                     continue
                 assert self._tasks is not None
                 self._tasks.create_task(self._serve(client, node_id))
+                await asyncio.sleep(0)
         finally:
             listener.close()
 
@@ -118,7 +123,7 @@ class ProxyServer:
         try:
             peer = "{}:{}".format(*client.getpeername()[:2])
             client.setblocking(False)
-            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            set_options(client)
             upstream = await self._connect(node_id)
             host = client.getsockname()[0]
             connection = ProxiedConnection(
@@ -148,17 +153,25 @@ class ProxyServer:
                 upstream.close()
 
     async def _connect(self, node_id: int | None) -> socket.socket:
-        """A connection to one broker, or to any. Raises TransientError, and OtherCluster."""
-        if node_id is not None and node_id not in self.registry.brokers:
-            await self._discover()
+        """A connection to one broker, or to any. One that cannot be reached may have moved: the others are asked where it is.
+
+        Raises TransientError, and OtherCluster.
+        """
         reasons = []
-        for host, port in self._candidates(node_id):
-            try:
-                async with asyncio.timeout(CONNECT_S):
-                    return await connect(host, port)
-            except (OSError, TimeoutError) as error:
-                reasons.append(f"{host}:{port}: {error or 'no answer in time'}")
-        raise TransientError("; ".join(reasons) or f"nobody knows yet where broker {node_id} is")
+        tried: Sequence[Address] = []
+        for is_last in (False, True):
+            candidates = self._candidates(node_id)
+            for host, port in candidates if candidates != tried else ():
+                try:
+                    async with asyncio.timeout(CONNECT_S):
+                        return await connect(host, port)
+                except (OSError, TimeoutError) as error:
+                    reasons.append(f"{host}:{port}: {error or 'no answer in time'}")
+            if node_id is None or is_last:
+                break
+            tried = candidates
+            await self._discover()
+        raise TransientError("; ".join(reasons) or f"nobody knows where broker {node_id} is")
 
     async def _discover(self) -> None:
         """Raises TransientError, and OtherCluster."""
@@ -199,25 +212,33 @@ async def discover(upstream: ByteStream, registry: EndpointRegistry) -> None:
         raise MalformedResponse(f"a Metadata response of {size_bytes} bytes")
     frame = await upstream.need(4 + size_bytes)
 
-    def learn(node_id: int, host: str, port: int) -> Address:
-        registry.learn(node_id, host, port)
-        return host, port
-
-    walk = AddressWalk(Api.METADATA, _METADATA_VERSION, learn)
-    walk.advance(frame[8:])
+    walk = AddressWalk(Api.METADATA, _METADATA_VERSION, lambda node_id, host, port: (host, port), size_bytes - 4)
+    walk.advance(frame[8 : 4 + size_bytes])
     registry.check(walk.cluster_id)
+    for node in walk.nodes:
+        registry.learn(*node)
+
+
+def set_options(sock: socket.socket) -> None:
+    """Small frames leave at once, and a peer that has vanished is noticed."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, VANISHED_MS)
 
 
 async def connect(host: str, port: int) -> socket.socket:
     """A connection; the name is resolved anew. Raises OSError."""
     loop = asyncio.get_running_loop()
     failure: OSError | None = None
-    for family, kind, protocol, _, where in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+    try:
+        addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except UnicodeError as error:
+        raise OSError(f"{host!r} is no host name") from error
+    for family, kind, protocol, _, where in addresses:
         upstream = socket.socket(family, kind, protocol)
         try:
             upstream.setblocking(False)
-            with suppress(OSError):
-                upstream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            set_options(upstream)
             await loop.sock_connect(upstream, where)
         except OSError as error:
             failure = error

@@ -17,11 +17,12 @@ from headwater.gateway.handlers.fetch import Fetched
 from headwater.gateway.handlers.list_offsets import EARLIEST, LATEST
 from headwater.gateway.messages import Fields, element_writer, read_request, request_schema, response_schema
 from headwater.gateway.primitives import NO_TAGS, skip_tags
-from headwater.gateway.protocol import Api, Code
+from headwater.gateway.protocol import Api, Code, code_for
 from headwater.gateway.proxy.address_walk import TopicKey
 from headwater.gateway.proxy.broker_requests import BrokerRequests, decoded
 from headwater.gateway.proxy.fetch_walk import Inserted, Merge
 from headwater.gateway.response import NO_RECORDS, Part, Records, Response
+from headwater_core.errors import HeadwaterError, NotFound
 from headwater_core.segments import flexible
 
 SHARE_BYTES_MAX = 8 << 20  # of an archived partition, where others are fetched as well
@@ -38,8 +39,13 @@ class Archive(Protocol):
     def may_hold(self, topic: TopicKey, partition: int) -> bool: ...
     def name_of(self, topic: TopicKey) -> str | None: ...
     def id_of(self, topic: TopicKey) -> bytes | None: ...
-    def start_of(self, topic: TopicKey, partition: int) -> int | None:
-        """The first offset that it has; None while that is not known."""
+    @property
+    def is_listed(self) -> bool:
+        """A topic that is not known does not exist there."""
+        ...
+
+    async def range_of(self, topic: TopicKey, partition: int) -> tuple[int, int]:
+        """Its first offset and the one behind its last, by a manifest that is read now. Raises HeadwaterError."""
         ...
 
     async def fetch(self, body: Fields, version: int) -> Fetched:
@@ -150,7 +156,7 @@ class Fetches:
         self._cold: dict[PartitionKey, _Cold] = {}
 
     def code_for(self, topic: TopicKey, partition: int) -> Code:
-        """What a client is told in key of OFFSET_OUT_OF_RANGE: nothing is here yet, where the archive may have it; it asks again."""
+        """What a client is told in place of OFFSET_OUT_OF_RANGE: nothing is here yet, where the archive may have it; it asks again."""
         if not self._archive.may_hold(topic, partition):
             return Code.OFFSET_OUT_OF_RANGE
         self._cold.setdefault((topic, partition), _Cold())
@@ -160,21 +166,25 @@ class Fetches:
         """For a request's frame with its size. Raises MalformedRequest, and what asking the broker does."""
         if not self._cold:
             return FetchPlan(frame)
-        request = FetchRequest.decoded(frame[4:])
+        try:
+            request = FetchRequest.decoded(frame[4:])
+        except MalformedRequest:  # or more partitions than the proxy takes apart: what becomes of it is the broker's decision
+            return FetchPlan(frame)
         cold = {key: fields for key, fields in request.partitions if key in self._cold}
         if not cold:
             return FetchPlan(frame)
         live = {key: fields for key, fields in request.partitions if key not in cold}
         answers = await self._broker_answers(request, cold)
+        if isinstance(answers, bytes):
+            return FetchPlan(answer=_with_size(request.correlation_id, answers))
         out = {key: cold[key] for key, answer in answers.items() if answer["error_code"] == Code.OFFSET_OUT_OF_RANGE}
         for key in cold.keys() - out.keys():
             self._cold.pop(key, None)
-        if not request.is_by_id:
-            await self._leave_other_incarnations(out)
-        await self._ask_bounds(out, request.fields.get("isolation_level", 0))
+        refused = await self._refused(out, is_by_id=request.is_by_id)
+        await self._ask_bounds(out.keys() - refused.keys(), request.fields.get("isolation_level", 0))
         archived = {}
         for key, fields in out.items():
-            code = self._refusal(key, fields["fetch_offset"]) if key in self._cold else Code.OFFSET_OUT_OF_RANGE
+            code = refused[key] if key in refused else self._refusal(key, fields["fetch_offset"])
             if code is None:
                 archived[key] = fields
             else:
@@ -201,12 +211,14 @@ class Fetches:
                 for answer in topic["partitions"]:
                     key = topic[named_by], answer["partition_index"]
                     offset = archived[key]["fetch_offset"]
-                    start = None if key in fetched.waiting else self._start_beyond(key, offset, answer, isolation)
-                    if start is not None:
-                        live[key] = {**archived[key], "fetch_offset": start, "last_fetched_epoch": -1}
+                    is_over = key not in fetched.waiting and await self._is_over(key, offset, answer, isolation)
+                    if isinstance(is_over, Code):
+                        answers[key] = _nothing(key, is_over)
+                    elif is_over:
+                        live[key] = {**archived[key], "fetch_offset": self._bounds(key).start, "last_fetched_epoch": -1}
                         answers.pop(key, None)
                     else:
-                        answers[key] = self._answer(key, offset, answer)
+                        answers[key] = self._answer(key, answer)
             return self._planned(request, live, answers, fetched, max_bytes - share * len(archived))
         except BaseException:
             fetched.close()
@@ -237,22 +249,36 @@ class Fetches:
         body = request.body(live.items(), max_bytes=max(1, live_bytes), **wait)
         return FetchPlan(frame=request.encoded(body), merge=merge, fetched=fetched)
 
-    async def _broker_answers(self, request: FetchRequest, cold: Mapping[PartitionKey, Fields]) -> dict[PartitionKey, Fields]:
-        """Whether it is right that the client has none of these. A batch at most is fetched where it has."""
+    async def _broker_answers(self, request: FetchRequest, cold: Mapping[PartitionKey, Fields]) -> dict[PartitionKey, Fields] | bytes:
+        """Whether it is right that the client has none of these. A batch at most is fetched where it has. The response itself, where the
+        broker answers for none of them: it throttles the client, or refuses the whole."""
         wanted = ((key, {**fields, "partition_max_bytes": 1}) for key, fields in cold.items())
         frame = request.encoded(request.body(wanted, max_bytes=1, max_wait=0, min_bytes=0))
-        found = decoded(Api.FETCH, request.version, await self._broker.ask(Api.FETCH, request.version, frame[4 + len(request.header) :]))
+        raw = await self._broker.ask(Api.FETCH, request.version, frame[4 + len(request.header) :])
+        found = decoded(Api.FETCH, request.version, raw)
+        if not found["responses"]:
+            return raw
         named_by = "topic_id" if request.is_by_id else "topic"
         answers = {(topic[named_by], answer["partition_index"]): answer for topic in found["responses"] for answer in topic["partitions"]}
         return {key: answers.get(key, _nothing(key, Code.KAFKA_STORAGE_ERROR)) for key in cold}
 
-    async def _leave_other_incarnations(self, keys: Iterable[PartitionKey]) -> None:
-        """A name may be that of another topic by now, of which the archive has nothing. An id is not."""
-        names = dict.fromkeys(str(topic) for topic, _ in keys)
-        ids = await self._broker.topic_ids(names)
+    async def _refused(self, keys: Iterable[PartitionKey], *, is_by_id: bool) -> dict[PartitionKey, Code]:
+        """What is not the archive's, or not known to be. A name may be that of another topic by now; an id is not."""
+        names = {} if is_by_id else dict.fromkeys(str(topic) for topic, _ in keys)
+        ids = await self._broker.topic_ids(names) if names else {}
+        refused = {}
         for key in keys:
-            if ids.get(str(key[0])) != self._archive.id_of(key[0]):
+            mine, theirs = self._archive.id_of(key[0]), key[0] if is_by_id else ids.get(str(key[0]))
+            if mine is None:
+                refused[key] = Code.OFFSET_OUT_OF_RANGE if self._archive.is_listed else Code.KAFKA_STORAGE_ERROR
+            elif theirs is None:
+                refused[key] = Code.KAFKA_STORAGE_ERROR
+            elif theirs != mine:
+                refused[key] = Code.OFFSET_OUT_OF_RANGE
+        for key, code in refused.items():
+            if code is Code.OFFSET_OUT_OF_RANGE:
                 self._cold.pop(key)
+        return refused
 
     async def _ask_bounds(self, keys: Iterable[PartitionKey], isolation: int) -> None:
         now_s = asyncio.get_running_loop().time()
@@ -280,28 +306,40 @@ class Fetches:
         self._cold.pop(key)
         return Code.OFFSET_OUT_OF_RANGE if offset > bounds.high_watermark else Code.NONE  # it has come to be there meanwhile
 
-    def _start_beyond(self, key: PartitionKey, offset: int, answer: Fields, isolation: int) -> int | None:
-        """Where the broker's log begins, where neither has the offset and what follows is the broker's.
+    async def _is_over(self, key: PartitionKey, offset: int, answer: Fields, isolation: int) -> bool | Code:
+        """Has the archive proven to have nothing at this offset or behind it, so that what follows begins at the broker's start?
 
-        None as well where the archive stops at a transaction whose end it does not have yet: what is behind that follows later.
+        A manifest counts that was read after that start was seen: an older one may not list yet what the broker has deleted since. Not over
+        is what stops at a transaction whose end is not archived yet. The code, where the archive cannot say.
         """
-        bounds, start = self._cold[key].bounds, self._archive.start_of(*key)
-        assert bounds is not None
-        is_gap = answer["error_code"] == Code.OFFSET_OUT_OF_RANGE and start is not None and start <= offset
+        is_empty = answer["error_code"] == Code.NONE and not _records_bytes(answer)
         is_stable = not isolation or answer["last_stable_offset"] >= answer["high_watermark"]
-        has_ended = answer["error_code"] == Code.NONE and not _records_bytes(answer) and is_stable
-        return bounds.start if self._skips_gaps and (is_gap or has_ended) else None
+        if not self._skips_gaps or not (answer["error_code"] == Code.OFFSET_OUT_OF_RANGE or (is_empty and is_stable)):
+            return False
+        try:
+            start, end = await self._archive.range_of(*key)
+        except HeadwaterError as error:
+            return False if isinstance(error, NotFound) else code_for(error)
+        return start <= offset and (end <= offset or (is_empty and end <= answer["high_watermark"]))
 
-    def _answer(self, key: PartitionKey, offset: int, answer: Fields) -> Fields:
-        """The archive's, with the broker's watermarks."""
-        bounds, code = self._cold[key].bounds, answer["error_code"]
+    def _bounds(self, key: PartitionKey) -> BrokerBounds:
+        bounds = self._cold[key].bounds
         assert bounds is not None
+        return bounds
+
+    def _answer(self, key: PartitionKey, answer: Fields) -> Fields:
+        """The archive's, with the broker's watermarks."""
+        bounds, code = self._bounds(key), answer["error_code"]
         if code in (Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_ID):
             code = Code.OFFSET_OUT_OF_RANGE
         if code == Code.OFFSET_OUT_OF_RANGE:
             self._cold.pop(key)
         watermarks = {"high_watermark": bounds.high_watermark, "last_stable_offset": bounds.last_stable_offset}
         return {**answer, "error_code": code, **(watermarks if code == Code.NONE else {})}
+
+
+def _with_size(correlation_id: int, body: bytes) -> Sequence[Part]:
+    return [flexible.i32(4 + len(body)) + flexible.i32(correlation_id) + body]
 
 
 def _records_bytes(answer: Fields) -> int:

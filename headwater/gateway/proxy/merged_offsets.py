@@ -13,6 +13,7 @@ from headwater.gateway.protocol import Code
 from headwater.gateway.proxy.broker_requests import BrokerRequests
 
 Partition = tuple[str, int]
+_UNKNOWN = {"error_code": Code.KAFKA_STORAGE_ERROR, "offset": -1, "timestamp": -1}  # every client asks again
 
 
 class OffsetArchive(Protocol):
@@ -43,22 +44,24 @@ class OffsetMerges:
         }
         answered = _by_partition(answer, "name", "partition_index")
         sound = [key for key in wanted if key in answered and answered[key]["error_code"] == Code.NONE]
-        ours = await self._ours(sound)
+        ours, unknown = await self._ours(sound)
         timed = [key for key in ours if wanted[key]["timestamp"] >= 0 and answered[key]["offset"] >= 0]
         starts = await self._broker.offsets(timed, EARLIEST)
         above = {key for key in timed if answered[key]["offset"] > starts.get(key, -1)}
         wanted_here = {key: {**wanted[key], "current_leader_epoch": -1} for key in ours if key not in above}
-        if not wanted_here:
+        if not wanted_here and not unknown:
             return answer
-        found = _by_partition(await self._archive.list_offsets(_of(wanted_here, body)), "name", "partition_index")
+        theirs = await self._archive.list_offsets(_of(wanted_here, body)) if wanted_here else {"topics": []}
+        found = _by_partition(theirs, "name", "partition_index")
         merged = {key: _lower_or_later(wanted[key]["timestamp"], answered[key], found[key]) for key in wanted_here}
+        merged |= {key: {**answered[key], **_UNKNOWN} for key in unknown}
         return _replaced(answer, merged, "name", "partition_index")
 
     async def epoch_ends(self, body: Fields, answer: Fields) -> Fields:
         """As list_offsets: of an epoch that ended at or below the broker's start the archive knows where."""
         wanted = {(topic["topic"], fields["partition"]): fields for topic in body["topics"] for fields in topic["partitions"]}
         answered = _by_partition(answer, "topic", "partition")
-        ours = await self._ours([key for key in wanted if key in answered and answered[key]["error_code"] == Code.NONE])
+        ours, _ = await self._ours([key for key in wanted if key in answered and answered[key]["error_code"] == Code.NONE])
         if not ours:
             return answer
         wanted_here = {key: {**wanted[key], "current_leader_epoch": -1} for key in ours}
@@ -71,11 +74,18 @@ class OffsetMerges:
         }
         return _replaced(answer, merged, "topic", "partition")
 
-    async def _ours(self, partitions: Iterable[Partition]) -> list[Partition]:
-        """Those of topics that the archive has, and not another one of that name."""
+    async def _ours(self, partitions: Iterable[Partition]) -> tuple[list[Partition], list[Partition]]:
+        """Those of topics that the archive has, and not another one of that name; and those of which it is not known."""
         known = [key for key in partitions if self._archive.may_hold(*key)]
         ids = await self._broker.topic_ids(dict.fromkeys(topic for topic, _ in known)) if known else {}
-        return [key for key in known if ids.get(key[0]) == self._archive.id_of(key[0])]
+        ours, unknown = [], []
+        for key in known:
+            mine, theirs = self._archive.id_of(key[0]), ids.get(key[0])
+            if mine is None or theirs is None:
+                unknown.append(key)
+            elif mine == theirs:
+                ours.append(key)
+        return ours, unknown
 
 
 def _lower_or_later(timestamp: int, broker: Fields, archive: Fields) -> Fields:

@@ -6,9 +6,11 @@ sent again: where the broker's connection ends, so does the client's, and the cl
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
+from headwater.gateway.connection import PeerGone
 from headwater.gateway.frames import MalformedRequest, read_header
 from headwater.gateway.messages import read_request
 from headwater.gateway.primitives import NO_TAGS, read_varint, skip_tags
@@ -23,18 +25,28 @@ from headwater.gateway.proxy.merged_fetch import Fetches, FetchPlan, answer_part
 from headwater.gateway.proxy.merged_offsets import OffsetMerges
 from headwater.gateway.proxy.offered_apis import OFFERED, is_flexible
 from headwater.gateway.proxy.version_ranges import intersected, unsupported
+from headwater.gateway.response import Part
 from headwater_core.segments import flexible
 from hydration.disk_threads import DiskThreads
 
 REQUEST_BYTES_MAX = 100 << 20  # as Kafka's socket.request.max.bytes
 READ_BYTES_MAX = 4 << 20  # a longer request for records or offsets is the broker's alone: tens of thousands of partitions
 OWN_BYTES_MAX = 64 << 20  # of a response to a request of the proxy's own, which may hold one batch
-SEND_S = 30.0  # a client must take a response by then that has something of the archive's
+VERSIONS_BYTES_MAX = 4 << 10  # of an ApiVersions request that is newer than the proxy: it names a client
+BEHIND_MAX = 100  # answers to such requests behind one that waits for the broker
+SEND_S, SLOWEST_BYTES_PER_S = 30.0, 64 << 10  # what is the archive's must be taken by then, and as much later as it takes so slowly
+ASK_S = 30.0  # for what the proxy itself requests of a broker
+TOKEN_BYTES_MAX = 512 << 10  # as Kafka's sasl.server.max.receive.size
 EDITED_BYTES_MAX = 1 << 20  # a longer response is not kept to be changed
 LINGER_S = 10.0  # for what a broker has not answered when its client has sent its last request
 IN_FLIGHT_MAX = 1000  # requests of one connection without a response: brokers answer one by one, clients have five
 _OWN_CORRELATION_ID = -2
 _OF_OFFSETS = frozenset((Api.LIST_OFFSETS, Api.OFFSET_FOR_LEADER_EPOCH))
+_READ_FROM: Mapping[int, int] = {
+    Api.FETCH: 4,
+    Api.LIST_OFFSETS: 1,
+    Api.OFFSET_FOR_LEADER_EPOCH: 2,
+}  # older ones, which Kafka 4 has not, are the broker's alone
 _HEAD_BYTES = 8  # frame size and correlation id
 _VARINT_BYTES_MAX = 5
 _REQUEST_HEAD_BYTES = 14  # frame size, key, version, correlation id, length of the client id
@@ -89,6 +101,7 @@ class ProxiedConnection:
         self._client_id = flexible.i16(-1)
         self._in_flight: deque[InFlight] = deque()
         self._answered = asyncio.Event()
+        self._is_of_cluster = False  # the broker has named it
         self._is_token_next = False  # SaslHandshake of version 0 is followed by tokens without a header
 
     async def run(self) -> None:
@@ -116,10 +129,12 @@ class ProxiedConnection:
     # Requests
 
     async def _pass_requests(self) -> None:
-        while head := await self._client.need(4):
+        while head := await self._client.begin(4):
             size_bytes = _integer(head[:4])
             if self._is_token_next:
                 head = await self._client.need(4 + min(max(0, size_bytes), _REQUEST_HEAD_BYTES - 4))
+                if not 0 <= size_bytes <= TOKEN_BYTES_MAX:
+                    raise MalformedRequest(f"a token of {size_bytes} bytes, limit {TOKEN_BYTES_MAX}")
                 if not _is_request(head[4:], size_bytes):
                     await self._pass_request(InFlight(Api.SASL_AUTHENTICATE, 0, -1, is_token=True), size_bytes)
                     continue
@@ -133,10 +148,11 @@ class ProxiedConnection:
                 await self._refuse_version(request, size_bytes)
                 continue
             self._check_offered(request)
-            if self._fetches is not None and api_key == Api.FETCH and size_bytes <= READ_BYTES_MAX:
+            is_read = version >= _READ_FROM.get(api_key, 0) and size_bytes <= READ_BYTES_MAX
+            if self._fetches is not None and api_key == Api.FETCH and is_read:
                 await self._pass_fetch(self._fetches, request, size_bytes)
                 continue
-            if self._offsets is not None and api_key in _OF_OFFSETS and size_bytes <= READ_BYTES_MAX:
+            if self._offsets is not None and api_key in _OF_OFFSETS and is_read:
                 await self._pass_offsets(self._offsets, request, size_bytes)
                 continue
             has_response = request.api_key != Api.PRODUCE or await self._acks(size_bytes, request.version) != 0
@@ -145,45 +161,49 @@ class ProxiedConnection:
     async def _pass_request(self, request: InFlight | None, size_bytes: int) -> None:
         """None: there will be no response."""
         if request is not None:
-            while len(self._in_flight) >= IN_FLIGHT_MAX:
-                self._answered.clear()
-                await self._answered.wait()
+            await self._has_room()
             self._in_flight.append(request)
         await self._client.pass_on(4 + size_bytes, self._upstream)
 
     async def _pass_fetch(self, fetches: Fetches, request: InFlight, size_bytes: int) -> None:
-        frame = bytearray(4 + size_bytes)
-        await self._client.read(memoryview(frame))
+        frame = await self._client.read(4 + size_bytes)
         self._client_id = bytes(frame[12 : _REQUEST_HEAD_BYTES + max(0, _integer(frame[12:14]))])
         if decline_session(frame, request.version):
             plan = FetchPlan(answer=answer_parts(request.version, request.correlation_id, (), Code.FETCH_SESSION_ID_NOT_FOUND))
         else:
             plan = await fetches.plan(bytes(frame))
         if plan.answer is None:
-            request.plan = plan
+            sent, plan.frame, request.plan = plan.frame, b"", plan
+            await self._has_room()
             self._in_flight.append(request)
-            await self._upstream.send(plan.frame)
+            await self._upstream.send(sent)
             return
         try:
             await self._all_answered()
-            await self._client.send_parts(plan.answer, self._readers, SEND_S)
+            await self._send_parts(plan.answer)
         finally:
             plan.close()
 
     async def _pass_offsets(self, offsets: OffsetMerges, request: InFlight, size_bytes: int) -> None:
         """ListOffsets and OffsetForLeaderEpoch: the broker is asked by the proxy, and the client gets what both know."""
-        frame = bytearray(4 + size_bytes)
-        await self._client.read(memoryview(frame))
+        frame = await self._client.read(4 + size_bytes)
         api_key, version, whole = request.api_key, request.version, bytes(frame[4:])
         header = read_header(whole)
         self._client_id = whole[8 : header.body_position]
         at = skip_tags(whole, header.body_position) if is_flexible(api_key, version) else header.body_position
         raw = await self._ask(api_key, version, whole[at:])
-        body, answer = read_request(whole, header.body_position, api_key, version), decoded(api_key, version, raw)
-        merge = offsets.list_offsets if api_key == Api.LIST_OFFSETS else offsets.epoch_ends
-        merged = await merge(body, answer)
+        merged = raw
+        with suppress(MalformedRequest):  # or it has more partitions than the proxy takes apart
+            body, answer = read_request(whole, header.body_position, api_key, version), decoded(api_key, version, raw)
+            merge = offsets.list_offsets if api_key == Api.LIST_OFFSETS else offsets.epoch_ends
+            merged = encoded(api_key, version, await merge(body, answer))
         await self._all_answered()
-        await self._send(request, raw if merged is answer else encoded(api_key, version, merged))
+        await self._send(request, merged)
+
+    async def _has_room(self) -> None:
+        while len(self._in_flight) >= IN_FLIGHT_MAX:
+            self._answered.clear()
+            await self._answered.wait()
 
     async def _all_answered(self) -> None:
         while self._in_flight:
@@ -196,8 +216,12 @@ class ProxiedConnection:
         frame = header + (NO_TAGS if is_flexible(api_key, version) else b"") + body
         own: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._in_flight.append(InFlight(api_key, version, _OWN_CORRELATION_ID, own=own))
-        await self._upstream.send(flexible.i32(len(frame)), frame)
-        return await own
+        try:
+            async with asyncio.timeout(ASK_S):
+                await self._upstream.send(flexible.i32(len(frame)), frame)
+                return await own
+        except TimeoutError as error:
+            raise PeerGone(f"a broker has not answered within {ASK_S:g} s") from error
 
     def _check_offered(self, request: InFlight) -> None:
         offered = OFFERED.get(request.api_key)
@@ -209,7 +233,9 @@ class ProxiedConnection:
 
     async def _refuse_version(self, request: InFlight, size_bytes: int) -> None:
         """Answer a newer ApiVersions than there is."""
-        await self._client.read(memoryview(bytearray(4 + size_bytes)))
+        if size_bytes > VERSIONS_BYTES_MAX or len(self._in_flight[-1].behind if self._in_flight else ()) >= BEHIND_MAX:
+            raise MalformedRequest(f"an ApiVersions request of {size_bytes} bytes, or too many")
+        await self._client.read(4 + size_bytes)
         body = unsupported()
         frame = (4 + len(body)).to_bytes(4, "big") + request.correlation_id.to_bytes(4, "big", signed=True) + body
         if self._in_flight:
@@ -228,7 +254,7 @@ class ProxiedConnection:
     # Responses
 
     async def _pass_responses(self) -> None:
-        while head := await self._upstream.need(4):
+        while head := await self._upstream.begin(4):
             size_bytes = _integer(head[:4])
             if not self._in_flight:
                 raise MalformedResponse("the broker answers what was not requested")
@@ -252,14 +278,11 @@ class ProxiedConnection:
         if request.own is not None:
             if size_bytes > OWN_BYTES_MAX:
                 raise MalformedResponse(f"a response of {size_bytes} bytes to a request of the proxy's own")
-            body = bytearray(size_bytes - 4)
             self._upstream.take(_HEAD_BYTES)
-            await self._upstream.read(memoryview(body))
-            request.own.set_result(bytes(body))
+            request.own.set_result(bytes(await self._upstream.read(size_bytes - 4)))
         elif request.api_key == Api.API_VERSIONS:
-            body = bytearray(size_bytes - 4)
             self._upstream.take(_HEAD_BYTES)
-            await self._upstream.read(memoryview(body))
+            body = await self._upstream.read(size_bytes - 4)
             await self._send(request, intersected(bytes(body), request.version, passes_unknown=self._passes_unknown))
         elif request.plan is not None or has_addresses(request.api_key, request.version):
             self._upstream.take(_HEAD_BYTES)
@@ -276,32 +299,31 @@ class ProxiedConnection:
 
     async def _replace_addresses(self, request: InFlight, body_bytes: int) -> None:
         """A response is kept until nothing in it can be an address any more, and changed."""
-        walk = self._walk(request)
-        body = bytearray(min(body_bytes, EDITED_BYTES_MAX))
-        at = 0
-        while True:
-            await self._upstream.read(memoryview(body)[at:])
-            walk.advance(memoryview(body))
-            if walk.is_done:
-                break
-            at = len(body)
-            if at == body_bytes:
+        walk = self._walk(request, body_bytes)
+        body = await self._upstream.read(min(body_bytes, EDITED_BYTES_MAX))
+        walk.advance(memoryview(body))
+        while not walk.is_done:
+            if len(body) == body_bytes:
                 raise MalformedResponse(f"a response to api {request.api_key} version {request.version} ends too early")
-            body = body + bytes(min(at, body_bytes - at))  # a new one: the walk has a view of what was
-        self._registry.check(walk.cluster_id)
+            body = body + await self._upstream.read(min(len(body), body_bytes - len(body)))  # a new one: the walk has a view of what was
+            walk.advance(memoryview(body))
+        self._learn(walk)
         parts = walk.edited(memoryview(body))
         await self._send(request, *parts, behind_bytes=body_bytes - len(body))
         await self._upstream.pass_on(body_bytes - len(body), self._client)
 
-    def _walk(self, request: InFlight, *, keeps_length: bool = False) -> AddressWalk:
+    def _walk(self, request: InFlight, body_bytes: int, *, keeps_length: bool = False) -> AddressWalk:
         if request.plan is None or self._fetches is None:
-            return AddressWalk(request.api_key, request.version, self._address_of, keeps_length=keeps_length)
+            return AddressWalk(request.api_key, request.version, self._address_of, body_bytes, keeps_length=keeps_length)
         merge = request.plan.merge
-        return FetchWalk(request.version, self._address_of, self._fetches.code_for, keeps_length=keeps_length, merge=merge)
+        code_for = self._fetches.code_for
+        return FetchWalk(request.version, self._address_of, body_bytes, code_for, keeps_length=keeps_length, merge=merge)
 
     async def _hide_addresses(self, request: InFlight, body_bytes: int) -> None:
         """What is too long to be kept passes, and addresses in it become unreadable. What is the archive's goes in between."""
-        walk = self._walk(request, keeps_length=True)
+        if request.plan is not None and request.plan.merge is not None and not await self._has_topics(request, body_bytes):
+            request.plan.merge = None  # the broker throttles the client, or refuses the whole
+        walk = self._walk(request, body_bytes, keeps_length=True)
         merge = request.plan.merge if request.plan is not None else None
         grown = merge.grown_bytes(is_flexible=is_flexible(request.api_key, request.version)) if merge is not None else 0
         await self._send(request, behind_bytes=body_bytes + grown)
@@ -318,17 +340,37 @@ class ProxiedConnection:
                 insertion, walk.insertion = walk.insertion, None
                 self._upstream.take(insertion.dropped_bytes)
                 body_bytes -= insertion.dropped_bytes
-                await self._client.send_parts(insertion.parts, self._readers, SEND_S)
+                await self._send_parts(insertion.parts)
                 kept_bytes = 0  # the rest of the window was not looked at
         await self._upstream.pass_on(body_bytes, self._client)
+
+    async def _has_topics(self, request: InFlight, body_bytes: int) -> bool:
+        """Whether a Fetch response has any, which its first bytes tell."""
+        is_compact = is_flexible(Api.FETCH, request.version)
+        at = (
+            10 if request.version >= 7 else 4
+        ) + is_compact  # behind throttle time, error and session; and tagged fields, of which none is known
+        head = await self._upstream.need(min(body_bytes, at + 4))
+        return bytes(head[at : at + 1]) > b"\1" if is_compact else _integer(head[at : at + 4]) > 0
 
     async def _send(self, request: InFlight, *parts: bytes | memoryview, behind_bytes: int = 0) -> None:
         """behind_bytes: of the response that follow"""
         size_bytes = 4 + sum(map(len, parts)) + behind_bytes
         await self._client.send(size_bytes.to_bytes(4, "big"), request.correlation_id.to_bytes(4, "big", signed=True), *parts)
 
+    async def _send_parts(self, parts: Sequence[Part]) -> None:
+        size_bytes = sum(len(part) if isinstance(part, bytes) else part.length for part in parts)
+        await self._client.send_parts(parts, self._readers, SEND_S + size_bytes / SLOWEST_BYTES_PER_S)
+
+    def _learn(self, walk: AddressWalk) -> None:
+        """Where brokers are, once it is known that they are of this cluster. Raises OtherCluster."""
+        if walk.cluster_id:
+            self._registry.check(walk.cluster_id)
+            self._is_of_cluster = True
+        for node in walk.nodes if self._is_of_cluster else ():
+            self._registry.learn(*node)
+
     def _address_of(self, node_id: int, host: str, port: int) -> tuple[str, int]:
-        self._registry.learn(node_id, host, port)
         return self._registry.ports.address_of(node_id, self._host)
 
 

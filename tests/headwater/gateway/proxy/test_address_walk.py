@@ -1,6 +1,7 @@
 """Every address in a response is replaced or hidden, and nothing else is touched: by kio's schemas, which know nothing of the walk."""
 
 import random
+from contextlib import suppress
 from dataclasses import fields, replace
 from typing import Any
 
@@ -79,7 +80,7 @@ def test_addresses_become_ours(api: int, version: int) -> None:
     random_ = random.Random(api * 100 + version)
     for _ in range(40):
         instance, raw = a_response(api, version, random_)
-        walk = AddressWalk(api, version, ours)
+        walk = AddressWalk(api, version, ours, len(raw))
         for end in sorted(random_.randrange(len(raw) + 1) for _ in range(random_.randrange(3))):  # it arrives in parts
             walk.advance(memoryview(raw)[:end])
         walk.advance(memoryview(raw))
@@ -93,7 +94,7 @@ def test_what_is_too_long_to_be_changed_keeps_its_length_and_has_no_address(api:
     random_ = random.Random(api * 100 + version)
     for _ in range(40):
         _, raw = a_response(api, version, random_)
-        walk, sent, held = AddressWalk(api, version, ours, keeps_length=True), b"", bytearray()
+        walk, sent, held = AddressWalk(api, version, ours, len(raw), keeps_length=True), b"", bytearray()
         for byte in raw:
             held.append(byte)
             done = walk.advance(memoryview(held))
@@ -105,19 +106,31 @@ def test_what_is_too_long_to_be_changed_keeps_its_length_and_has_no_address(api:
         (found, _), (expected, _) = schema.read(sent, start), schema.read(raw, start)
         expected.pop("node_endpoints", [])
         endpoints = found.pop("node_endpoints", [])
-        assert all((each["node_id"], each["port"]) == (NO_NODE, 0) and not each["host"].strip("-") for each in endpoints)
+        assert endpoints == []
         assert found == expected
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.sampled_from(EVERY_VERSION), st.binary(max_size=200), st.booleans())
 def test_hostile_bytes_are_refused_or_walked_and_nothing_else(which: tuple[int, int], raw: bytes, keeps_length: bool) -> None:
-    walk = AddressWalk(*which, ours, keeps_length=keeps_length and which[0] in LENGTH_KEPT)
+    walk = AddressWalk(*which, ours, len(raw), keeps_length=keeps_length and which[0] in LENGTH_KEPT)
     try:
         walk.advance(memoryview(bytearray(raw)))
     except MalformedRequest:
         return
     walk.edited(memoryview(raw))
+
+
+@pytest.mark.parametrize(("api", "version"), EVERY_VERSION)
+def test_a_response_that_ends_too_early_or_names_too_many_items_is_refused(api: int, version: int) -> None:
+    random_ = random.Random(api * 100 + version)
+    for _ in range(20):
+        _, raw = a_response(api, version, random_)
+        for broken in (raw[: random_.randrange(len(raw))], raw[:20] + b"\x7f\xff\xff\xff" + bytes(20)):
+            walk = AddressWalk(api, version, ours, len(broken))
+            with suppress(MalformedRequest):
+                walk.advance(memoryview(broken))
+                assert walk.is_done or broken != raw
 
 
 def test_a_response_that_was_never_decoded_has_no_addresses() -> None:

@@ -81,7 +81,7 @@ def test_a_code_is_changed_where_it_stands(version: int) -> None:
             seen.append((topic, partition))
             return Code.NONE if partition else Code.KAFKA_STORAGE_ERROR
 
-        walk = FetchWalk(version, ours, code_for, keeps_length=keeps_length)
+        walk = FetchWalk(version, ours, len(raw), code_for, keeps_length=keeps_length)
         sent = walked(walk, bytes(raw), random_) if keeps_length else b""
         if not keeps_length:
             walk.advance(memoryview(raw))
@@ -117,7 +117,7 @@ def test_topics_and_partitions_go_between_the_broker_s(version: int, counts: tup
         inserted(version, "responses", elements=alone),
         {key_of(version, "menu"): inserted(version, "responses", "partitions", elements=cold)},
     )
-    sent = walked(FetchWalk(version, ours, lambda *_: Code.OFFSET_OUT_OF_RANGE, keeps_length=True, merge=merge), raw, random_)
+    sent = walked(FetchWalk(version, ours, len(raw), lambda *_: Code.OFFSET_OUT_OF_RANGE, keeps_length=True, merge=merge), raw, random_)
     assert len(sent) == len(raw) + merge.grown_bytes(is_flexible=version >= 12)
     expected = decoded(version, a_response(version, [*alone, a_topic(version, "menu", [*cold, *live]), *topics[1:]]))
     found = decoded(version, sent)
@@ -132,4 +132,4 @@ def test_a_response_without_a_topic_that_was_requested_is_refused(version: int) 
     raw = a_response(version, [a_topic(version, "menu", [a_partition(random.Random(version), 0)])])
     merge = Merge(Inserted(0, 0, []), {key_of(version, "orders"): Inserted(1, 1, [b"x"])})
     with pytest.raises(MalformedRequest):
-        walked(FetchWalk(version, ours, lambda *_: Code.NONE, keeps_length=True, merge=merge), raw, random.Random(version))
+        walked(FetchWalk(version, ours, len(raw), lambda *_: Code.NONE, keeps_length=True, merge=merge), raw, random.Random(version))

@@ -3,9 +3,11 @@ import socket
 from collections.abc import Iterable
 from typing import Any
 
+import pytest
 from structlog.testing import capture_logs
 
 from headwater.gateway.protocol import Api
+from headwater.gateway.proxy import listeners
 from headwater_core.segments import flexible
 from tests.headwater.gateway.proxy.fake_broker import FakeBroker, bench, metadata, response
 from tests.headwater.gateway.proxy.test_proxied_connection import AWAY, ask_commit, ask_metadata, correlation_of, opaque
@@ -40,6 +42,49 @@ def test_a_port_that_is_taken_is_an_error_that_says_what_to_do_and_stops_no_othe
     events = [each for each in logs if each["event"] == "broker_port_not_opened"]
     assert {each["node_id"] for each in events} == {1}
     assert all("upstream_port_map" in each["reason"] for each in events)
+
+
+def test_a_port_that_was_taken_is_opened_once_it_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listeners, "PORT_AGAIN_S", 0.0)
+
+    async def run() -> None:
+        [port] = free_ports(1)
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", port))
+            taken.listen()
+            async with bench(named(AWAY), ports={1: port}) as opened:
+                client = await opened.connect()
+                await client.send(ask_metadata(5, 1))
+                await client.receive()
+                taken.close()
+                await client.send(ask_metadata(5, 2))
+                await client.receive()
+                assert await opened.connect(1)
+
+    asyncio.run(run())
+
+
+def test_a_broker_that_has_moved_is_looked_for_when_it_cannot_be_reached() -> None:
+    async def run() -> None:
+        addresses: list[Any] = [("127.0.0.1", 1)]
+        broker = FakeBroker()
+
+        def answer(frame: bytes) -> Iterable[bytes]:
+            if frame[4:6] == flexible.i16(Api.METADATA):
+                return [response(correlation_of(frame), metadata(frame[7], *addresses))]
+            return opaque(frame)
+
+        broker.answers = answer
+        async with bench(broker, ports={1: free_ports(1)[0]}) as opened:
+            client = await opened.connect()
+            await client.send(ask_metadata(5, 1))
+            await client.receive()
+            addresses[:] = [opened.addresses[0]]
+            other = await opened.connect(1)
+            await other.send(ask_commit(2))
+            assert await other.receive() is not None
+
+    asyncio.run(run())
 
 
 def test_all_named_brokers_are_tried() -> None:

@@ -18,6 +18,7 @@ from headwater.gateway.protocol import Api, Code
 from headwater.gateway.proxy.broker_requests import BrokerRequests, decoded, encoded
 from headwater.gateway.proxy.fetch_walk import FetchWalk
 from headwater.gateway.proxy.merged_fetch import Fetches, FetchPlan, decline_session
+from headwater_core.errors import HeadwaterError, TransientError
 from headwater_core.segments import flexible
 from tests.headwater.gateway.proxy.test_address_walk import ours
 from tests.headwater.gateway.proxy.test_fetch_walk import key_of, walked
@@ -64,6 +65,7 @@ class Broker:
     logs: Mapping[tuple[str, int], Log]
     topic_id: Callable[[str], bytes] = lambda name: name.encode().ljust(16, b"\0")
     asked: list[int] = field(default_factory=list)
+    throttle_ms: int = 0
 
     def name_of(self, topic: str | bytes) -> str:
         return topic if isinstance(topic, str) else topic.rstrip(b"\0").decode()
@@ -82,6 +84,8 @@ class Broker:
 
     def _fetch(self, fields: Fields, version: int) -> Fields:
         assert fields.get("session_id", 0) == 0
+        if self.throttle_ms:
+            return {"throttle_time": self.throttle_ms, "error_code": 0, "session_id": 0, "responses": []}
         key = "topic_id" if version >= 13 else "topic"
         topics = [
             {
@@ -123,25 +127,39 @@ class Broker:
 
 @dataclass
 class Archive:
-    """asked: bodies of fetches. waits: so often nothing has come from the bucket yet. stable: where a transaction is open"""
+    """
+    waits      so often nothing has come from the bucket yet
+    stable     where a transaction is open
+    newer_end  where the archive ends by now, of which a reader does not know
+    failure    what a look at the manifest raises
+    asked      bodies of fetches
+    """
 
     logs: Mapping[tuple[str, int], Log]
     code: Code = Code.NONE
     waits: int = 0
     stable: int | None = None
+    newer_end: int = 0
+    failure: HeadwaterError | None = None
+    is_listed: bool = True
     asked: list[Fields] = field(default_factory=list)
 
     def name_of(self, topic: str | bytes) -> str:
         return topic if isinstance(topic, str) else topic.rstrip(b"\0").decode()
 
     def may_hold(self, topic: str | bytes, partition: int) -> bool:
-        return (self.name_of(topic), partition) in self.logs
+        return not self.is_listed or (self.name_of(topic), partition) in self.logs
 
-    def id_of(self, topic: str | bytes) -> bytes:
+    def id_of(self, topic: str | bytes) -> bytes | None:
+        if not self.is_listed or self.name_of(topic) not in {name for name, _ in self.logs}:
+            return None
         return self.name_of(topic).encode().ljust(16, b"\0")
 
-    def start_of(self, topic: str | bytes, partition: int) -> int | None:
-        return self.logs[self.name_of(topic), partition].start
+    async def range_of(self, topic: str | bytes, partition: int) -> tuple[int, int]:
+        if self.failure is not None:
+            raise self.failure
+        log = self.logs[self.name_of(topic), partition]
+        return log.start, max(log.end, self.newer_end)
 
     async def fetch(self, body: Fields, version: int) -> Fetched:
         self.asked.append(body)
@@ -193,7 +211,7 @@ class Reader:
         if plan.answer is not None:
             return b"".join(bytes(part) for part in plan.answer if isinstance(part, bytes))[8:]
         raw = self.broker.response(plan.frame[4:])
-        walk = FetchWalk(self.version, ours, self.fetches.code_for, keeps_length=True, merge=plan.merge)
+        walk = FetchWalk(self.version, ours, len(raw), self.fetches.code_for, keeps_length=True, merge=plan.merge)
         sent = walked(walk, raw, random.Random(1))
         grown = plan.merge.grown_bytes(is_flexible=self.version >= 12) if plan.merge is not None else 0
         assert len(sent) == len(raw) + grown
@@ -323,6 +341,76 @@ def test_behind_a_transaction_whose_end_is_not_archived_yet_nothing_is_passed_ov
         return found["records"] or b""
 
     assert asyncio.run(run()) == expected
+
+
+@pytest.mark.parametrize(
+    ("newer_end", "failure", "expected"),
+    [
+        (5, None, (0, b"")),
+        (0, TransientError("away"), (Code.KAFKA_STORAGE_ERROR, b"")),
+        (0, None, (0, b"b9")),
+    ],
+)
+def test_only_a_manifest_that_is_read_now_proves_a_gap(newer_end: int, failure: HeadwaterError | None, expected: tuple[int, bytes]) -> None:
+    """What the broker has deleted was archived before; a reader may not have seen that yet."""
+    archive = Archive({SOUP: Log(0, 3)}, newer_end=newer_end, failure=failure)
+    assert asyncio.run(Reader(Broker({SOUP: Log(9, 12)}), archive).until_told(SOUP, 3)) == expected
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_before_the_archive_was_listed_nothing_is_out_of_range(version: int) -> None:
+    archive = Archive({SOUP: Log(0, 5)}, is_listed=False)
+    reader = Reader(Broker({SOUP: Log(5, 9)}), archive, version)
+
+    async def run() -> None:
+        assert await reader.until_told(SOUP, 1) == (Code.KAFKA_STORAGE_ERROR, b"")
+        archive.is_listed = True
+        assert await reader.until_told(SOUP, 1) == (0, b"a1")
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_what_is_found_to_be_no_topic_of_the_archive_is_the_broker_s(version: int) -> None:
+    archive = Archive({}, is_listed=False)
+    reader = Reader(Broker({SOUP: Log(5, 9)}), archive, version)
+
+    async def run() -> None:
+        await reader.until_told(SOUP, 1)
+        archive.is_listed = True
+        assert await reader.until_told(SOUP, 1) == (Code.OFFSET_OUT_OF_RANGE, b"")
+
+    asyncio.run(run())
+
+
+def test_a_throttled_client_is_throttled() -> None:
+    """A broker answers one that is over its quota with nothing at all."""
+    reader = Reader(broker := Broker({SOUP: Log(5, 9)}), Archive({SOUP: Log(0, 5)}))
+
+    async def run() -> None:
+        await reader.fetch({SOUP: 1})
+        broker.throttle_ms = 700
+        plan = await reader.fetches.plan(reader.request({SOUP: 1}))
+        assert plan.answer is not None
+        [frame] = plan.answer
+        assert isinstance(frame, bytes)
+        assert decoded(Api.FETCH, 12, frame[8:])["throttle_time"] == 700
+        broker.throttle_ms = 0
+        assert (await reader.fetch({SOUP: 1}))[SOUP]["records"] == b"a1"
+
+    asyncio.run(run())
+
+
+def test_a_request_that_is_too_long_to_be_taken_apart_is_the_broker_s() -> None:
+    wide = {("soup", number): 1 for number in range(41_000)}
+    reader = Reader(Broker({SOUP: Log(5, 9)}), Archive({SOUP: Log(0, 5)}))
+
+    async def run() -> None:
+        await reader.fetch({SOUP: 1})
+        frame = reader.request(wide)
+        assert (await reader.fetches.plan(frame)).frame == frame
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize("version", [4, 12])

@@ -51,12 +51,13 @@ class Archive:
     log: Log | None
     code: Code = Code.NONE
     asked: int = 0
+    is_listed: bool = True
 
     def may_hold(self, topic: str, partition: int) -> bool:
         return self.log is not None
 
-    def id_of(self, topic: str) -> bytes:
-        return b"soup".ljust(16)
+    def id_of(self, topic: str) -> bytes | None:
+        return b"soup".ljust(16) if self.is_listed else None
 
     async def list_offsets(self, body: Fields) -> Fields:
         self.asked += 1
@@ -77,7 +78,7 @@ class Archive:
 def merges(live: Log, archive: Archive, *, is_another: bool = False) -> OffsetMerges:
     async def ask(api_key: int, version: int, body: bytes) -> bytes:
         if api_key == Api.METADATA:
-            topic_id = b"other".ljust(16) if is_another else archive.id_of("soup")
+            topic_id = b"other".ljust(16) if is_another else b"soup".ljust(16)
             topic = {"error_code": 0, "name": "soup", "topic_id": topic_id, "is_internal": False, "partitions": []}
             return encoded(Api.METADATA, version, {"brokers": [], "cluster_id": "c", "controller_id": 1, "topics": [topic]})
         assert flexible.i64(EARLIEST) in body
@@ -137,6 +138,12 @@ def test_what_the_archive_cannot_say_is_no_absence(timestamp: int) -> None:
     live = Log(5, [3])
     assert listed(live, Archive(Log(0, []), Code.KAFKA_STORAGE_ERROR), timestamp)["error_code"] == Code.KAFKA_STORAGE_ERROR
     assert listed(live, Archive(Log(0, []), Code.UNKNOWN_TOPIC_OR_PARTITION), timestamp)["offset"] == 5
+
+
+def test_before_the_archive_was_listed_no_offset_is_the_earliest() -> None:
+    archive = Archive(Log(0, [1]), is_listed=False)
+    assert listed(Log(5, [3]), archive, EARLIEST)["error_code"] == Code.KAFKA_STORAGE_ERROR
+    assert listed(Log(5, [3]), archive, LATEST)["offset"] == 6
 
 
 def test_what_the_broker_refuses_is_refused() -> None:

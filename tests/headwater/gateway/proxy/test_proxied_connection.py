@@ -343,6 +343,78 @@ def test_a_broker_s_nonsense_reaches_no_client(answer: Callable[[bytes], Iterabl
     through(use, answer)
 
 
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.999])
+def test_a_broker_that_ends_inside_a_long_response_ends_its_client_and_nobody_else(share: float) -> None:
+    async def use(client: Client, opened: Bench) -> None:
+        await client.send(a_request(Api.FETCH, 16, {"max_wait": 0, "min_bytes": 1, "topics": [], "forgotten_topics_data": []}, 3))
+        assert await client.receive() is None
+        other = await opened.connect()
+        await other.send(ask_commit(1))
+        assert await other.receive() is not None
+
+    def answer(frame: bytes) -> Iterable[bytes] | None:
+        if frame[5] != Api.FETCH:
+            return opaque(frame)
+        whole = response(3, fetch(16, bytes(3 * EDITED_BYTES_MAX), AWAY))
+        return cut(whole[: int(share * len(whole))])
+
+    def cut(part: bytes) -> Iterable[bytes]:
+        yield part
+        raise ConnectionResetError
+
+    through(use, answer)
+
+
+def test_a_short_frame_takes_no_memory_for_what_it_announces() -> None:
+    """Of a newer ApiVersions, before anybody has said who he is."""
+    frame = flexible.i32(100 << 20) + flexible.i16(Api.API_VERSIONS) + flexible.i16(99) + flexible.i32(1) + flexible.i16(-1)
+
+    async def use(client: Client, opened: Bench) -> None:
+        await client.send(frame)
+        assert await client.receive() is None
+
+    through(use, opaque)
+
+
+def test_brokers_of_another_cluster_are_not_learned() -> None:
+    async def use(client: Client, opened: Bench) -> None:
+        opened.server.registry.check("mine")
+        await client.send(ask_metadata(5, 1))
+        assert await client.receive() is None
+        late = await opened.connect()
+        await late.send(ask_metadata(1, 2))  # which names no cluster
+        await late.receive()
+        assert not opened.server.registry.brokers
+
+    through(use, lambda frame: [response(correlation_of(frame), metadata(frame[7], AWAY, cluster_id="other"))])
+
+
+def test_a_describe_cluster_that_fails_is_no_other_cluster() -> None:
+    async def use(client: Client, opened: Bench) -> None:
+        await client.send(ask_metadata(5, 1), a_request(Api.DESCRIBE_CLUSTER, 0, {"include_cluster_authorized_operations": False}, 2))
+        for _ in range(2):
+            assert await client.receive() is not None
+
+    def answer(frame: bytes) -> Iterable[bytes]:
+        if frame[5] != Api.DESCRIBE_CLUSTER:
+            return [response(correlation_of(frame), metadata(frame[7], AWAY))]
+        failed = encoded(Api.DESCRIBE_CLUSTER, 0, error_code=31, error_message=None, cluster_id="", controller_id=-1, brokers=[])
+        return [response(correlation_of(frame), failed)]
+
+    through(use, answer)
+
+
+@pytest.mark.parametrize("size_bytes", [-1, -100, 1 << 20])
+def test_a_token_of_an_impossible_length_ends_the_connection(size_bytes: int) -> None:
+    async def use(client: Client, opened: Bench) -> None:
+        await client.send(a_request(Api.SASL_HANDSHAKE, 0, {"mechanism": "PLAIN"}, 1))
+        await client.receive()
+        await client.send(flexible.i32(size_bytes) + bytes(20))
+        assert await client.receive() is None
+
+    through(use, lambda frame: [response(1, encoded(Api.SASL_HANDSHAKE, 0, error_code=0, mechanisms=["PLAIN"]))])
+
+
 def test_what_a_client_has_requested_is_answered_when_it_has_ended_its_side() -> None:
     async def use(client: Client, opened: Bench) -> None:
         await client.send(ask_commit(1))
