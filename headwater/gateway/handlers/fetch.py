@@ -51,7 +51,7 @@ class _Wanted:
     result: ReadResult | None = None
     bounds: Bounds | None = None
     pending: "Pending[ReadResult] | None" = None
-    is_left_out: bool = False  # it has something, for which there is no room
+    is_crowded_out: bool = False  # it has something, for which there is no room
 
     @property
     def size_bytes(self) -> int:
@@ -197,8 +197,8 @@ class Fetcher:
             if each.result is None:
                 continue
             size_bytes = each.result.size_bytes
-            each.is_left_out = bool(gathered_bytes) and gathered_bytes + size_bytes > max_bytes
-            if each.is_left_out:
+            each.is_crowded_out = bool(gathered_bytes) and gathered_bytes + size_bytes > max_bytes
+            if each.is_crowded_out:
                 each.result.close()
             else:
                 gathered_bytes += size_bytes
@@ -286,7 +286,7 @@ async def _fetched(wanted: list[_Wanted], isolation: Isolation, version: int) ->
         topics.setdefault(each.topic, []).append(_partition(each, isolation))
         if each.result is not None:
             results.append(each.result)
-        if (each.result is None or each.is_left_out) and each.code is Code.NONE:
+        if (each.result is None or each.is_crowded_out) and each.code is Code.NONE:
             waiting.add((each.topic, each.partition))
     key = "topic_id" if version >= 13 else "topic"
     return Fetched(

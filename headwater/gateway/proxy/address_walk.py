@@ -64,7 +64,7 @@ class AddressWalk:
         self.is_done = False
         self._version, self._address_of, self._keeps_length = version, address_of, keeps_length
         self._is_flexible = is_flexible(api_key, version)
-        self._window, self._at, self._left_bytes = memoryview(b""), 0, body_bytes
+        self._window, self._at, self._unread_bytes = memoryview(b""), 0, body_bytes
         self._steps = self._walk(api_key)
 
     def advance(self, window: memoryview) -> int:
@@ -112,8 +112,8 @@ class AddressWalk:
 
     def _spend(self, size_bytes: int) -> None:
         """No length is believed beyond the response's own: a loop over items ends there."""
-        self._left_bytes -= size_bytes
-        if self._left_bytes < 0:
+        self._unread_bytes -= size_bytes
+        if self._unread_bytes < 0:
             raise MalformedResponse("a response that ends too early")
 
     def _integer(self, size_bytes: int) -> Value:
@@ -181,10 +181,10 @@ class AddressWalk:
         if not self._keeps_length:
             yield from self._endpoints()
             return
-        rest = yield from self._take(self._left_bytes)
-        if bytes(rest[:1]) > b"\1":
-            size_bytes = len(rest) - _HIDDEN_HEAD_BYTES
-            rest[:] = b"\1\1" + bytes([_UNKNOWN_TAG]) + padded_uvarint(size_bytes, _VARINT_BYTES_MAX) + bytes(size_bytes)
+        tail = yield from self._take(self._unread_bytes)
+        if bytes(tail[:1]) > b"\1":
+            size_bytes = len(tail) - _HIDDEN_HEAD_BYTES
+            tail[:] = b"\1\1" + bytes([_UNKNOWN_TAG]) + padded_uvarint(size_bytes, _VARINT_BYTES_MAX) + bytes(size_bytes)
 
     def _endpoint_tags(self) -> Steps:
         """The tagged fields of a response, where such endpoints may be."""
