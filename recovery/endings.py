@@ -20,7 +20,7 @@ from manifests.entry import Entry
 from manifests.repository import ManifestRepository
 from recovery.coordinator_logs import ahead_of_logs, read_commits, read_shares, read_states, with_commits, with_rewritten
 from recovery.coordinators import OFFSETS, TRANSACTIONS, Commitment, States
-from recovery.cut import TornTransaction, cut_of
+from recovery.cut import OpenTransactionAtCut, TornTransaction, cut_of
 from recovery.entry_list import EntryList
 from recovery.initial_metadata import first_producer_id
 from recovery.local_part import readable
@@ -175,11 +175,39 @@ class _Decision:
             offsets_ahead=tuple(ahead),
             endings=texts,
         )
-        cut = replace(cut_of(plan, ended_plan, notes.transactions, states), torn=tuple(torn), retired=retired)
+        named = named_before(plan, torn, self.partitions)
+        transactions = [*notes.transactions, *cut_off_before(plan, self.partitions)]
+        cut = replace(cut_of(plan, ended_plan, transactions, states), torn=(*torn, *named), retired=retired)
         ended_plan = replace(ended_plan, cut=cut)
         if plan.running is None:  # a running cluster has producer ids of its own
             ended_plan = replace(ended_plan, cut=replace(cut, next_producer_id=first_producer_id(ended_plan)))
         return Ended(ended_plan, notes.unread)
+
+
+def named_before(plan: RecoveryPlan, torn: Sequence[TornTransaction], partitions: Mapping[Place, PartitionPlan]) -> list[TornTransaction]:
+    """What was named when these ends were first decided, and of which a COMMIT still comes back: what was cut then is not in the plan any
+    more."""
+
+    def markers(each: TornTransaction) -> set[tuple[int, int, str, int]]:
+        return {(each.producer_id, each.producer_epoch, *marker) for marker in zip(each.committed, each.markers, strict=True)}
+
+    again = {marker for each in torn for marker in markers(each)}
+    ends = {f"{topic}:{number}": partition.next_offset for (topic, number), partition in partitions.items()}
+    return [
+        each
+        for each in (plan.cut.torn if plan.cut is not None else ())
+        if not markers(each) & again and any(offset < ends.get(log, 0) for _, _, log, offset in markers(each))
+    ]
+
+
+def cut_off_before(plan: RecoveryPlan, partitions: Mapping[Place, PartitionPlan]) -> list[OpenTransactionAtCut]:
+    """The same of transactions before which logs were cut then."""
+    return [
+        each
+        for each in (plan.cut.transactions if plan.cut is not None else ())
+        if each.outcome == "left out" and (each.topic, each.partition) in partitions
+        if each.first_offset >= partitions[each.topic, each.partition].next_offset
+    ]
 
 
 def merged(found: Iterable[States]) -> States:

@@ -1,7 +1,7 @@
 """How a recovered log ends where transactions are open: cut before them, aborted, or left open."""
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -122,21 +122,31 @@ class LogEnds:
         unplaced: dict[int, Open] = {}  # for their markers a gap had no room
         for at, entry in enumerate(entries):
             is_local, is_last = at >= len(partition.beneath), at == last
-            if unplaced and not entry.gap:
+            if unplaced and entry.max_producer_id >= min(unplaced):
                 ended = {state.producer_id for state in run_index(self._store, entries, at).producers if state.coordinator_epoch >= 0}
+                self._notes.ended += ((place, unplaced[producer_id]) for producer_id in unplaced if producer_id in ended)
                 unplaced = {producer_id: unplaced[producer_id] for producer_id in unplaced if producer_id not in ended}
+            if self._how == "keep" and opened and entry.max_producer_id >= min(producer_id for producer_id, _ in opened):
+                states = run_index(self._store, entries, at).producers
+                ended = {state.producer_id for state in states if state.coordinator_epoch >= 0}
+                opened = {key: transaction for key, transaction in opened.items() if transaction.producer_id not in ended}
             if entry.gap or (entry.open_from is None and not (is_last and unplaced)):
                 continue
             gap = entries[at + 1] if at + 1 < len(entries) and is_local else None
             if (gap is not None and not gap.gap) or not (is_local or is_last):
                 continue
-            found = open_after(self._store, entries, at)  # none: it began in what is lost, and has no record in what is left
+            unread: list[Exception] = []
+            found = open_after(self._store, entries, at, unread)  # none: it began in what is lost, and has no record in what is left
+            if unread:
+                self._notes.cannot_read(place, f"{where}: what is open there is known, but not all of its epochs: {unread[0]}")
             opened |= {transaction[:2]: transaction for transaction in found if transaction.producer_epoch is not None}
             found = [opened.setdefault(transaction[:2], transaction) for transaction in found]
             if self._how == "keep":
                 continue
             ours = {transaction.producer_id: transaction for transaction in found}
-            ours = unplaced | ours if is_last else ours
+            if is_last:
+                self._notes.ended += ((place, unplaced[producer_id]) for producer_id in unplaced.keys() & ours.keys())
+                ours = unplaced | ours
             room = len(ours) if gap is None else gap.next_offset - gap.base_offset
             if len(ours) > room and is_last:
                 gap = None  # behind it there is room
@@ -167,7 +177,9 @@ class LogEnds:
     def _keep(self, found: Collection[Open], partition: PartitionPlan, log: Place) -> int:
         """Note that they stay open; return the first offset of all."""
         unfinished, first = self._unfinished.get(log, {}), min(transaction.first_offset for transaction in found)
-        known = self._local_producers(partition) if first < partition.start_offset else {transaction.producer_id for transaction in found}
+        known: Collection[int] = {transaction.producer_id for transaction in found}
+        if first < partition.start_offset:
+            known = self._local_producers(partition, {transaction.producer_id for transaction in found})
         ended = set()
         for transaction in found:
             state = unfinished.get(transaction.producer_id)
@@ -178,10 +190,15 @@ class LogEnds:
         self._notes.add(_left_open(*log, first))
         return first
 
-    def _local_producers(self, partition: PartitionPlan) -> Collection[int]:
-        """Those that its leader knows. Of what stays in the archive it knows nothing."""
-        indexes = (run_index(self._store, partition.entries, at) for at, entry in enumerate(partition.entries) if not entry.gap)
-        return {state.producer_id for index in indexes for state in index.producers}
+    def _local_producers(self, partition: PartitionPlan, wanted: Set[int]) -> Collection[int]:
+        """Those of `wanted` that its leader knows. Of what stays in the archive it knows nothing."""
+        known: set[int] = set()
+        for at in reversed(range(len(partition.entries))):
+            if known == wanted:
+                break
+            if partition.entries[at].max_producer_id >= min(wanted - known):
+                known |= wanted & {state.producer_id for state in run_index(self._store, partition.entries, at).producers}
+        return known
 
     def _cut(self, partition: PartitionPlan, place: Place, where: str) -> PartitionPlan:
         """Without everything from the first open transaction on; what is cut may have ended an earlier one."""

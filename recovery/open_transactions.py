@@ -27,15 +27,18 @@ class Open(NamedTuple):
     last_ms: int = -1
 
 
-def open_after(store: ObjectStore, entries: Sequence[Entry], at: int) -> list[Open]:
-    """The transactions that are open after entries[at], and their producers' epochs as far as runs before it have them. Raises what
-    run_index does of entries[at]."""
-    index = run_index(store, entries, at)
-    missing = {each.producer_id: each.first_offset for each in index.open_transactions}
+def open_after(store: ObjectStore, entries: Sequence[Entry], at: int, unread: list[Exception] | None = None) -> list[Open]:
+    """The transactions that are open after entries[at], and their producers' epochs as far as runs before it have them.
+
+    unread  gets why such a run cannot be read; None: that is raised, as what run_index raises of entries[at] is
+    """
+    last = run_index(store, entries, at)
+    index: RunIndex | None = last
+    missing = {each.producer_id: each.first_offset for each in last.open_transactions}
     epochs: dict[int, tuple[int, int, int]] = {}
     back = at
     while True:
-        for state in index.producers:
+        for state in index.producers if index is not None else ():
             if state.producer_id not in missing:
                 continue
             producer_epoch, coordinator_epoch, last_ms = epochs.get(state.producer_id, (state.producer_epoch, -1, state.timestamp_ms))
@@ -49,8 +52,11 @@ def open_after(store: ObjectStore, entries: Sequence[Entry], at: int) -> list[Op
             break
         try:
             index = run_index(store, entries, back)
-        except DAMAGE:
-            break  # as a gap
+        except DAMAGE as error:
+            if unread is None:
+                raise
+            unread.append(error)
+            index = None
     unmarked = {producer_id for producer_id, (_, coordinator_epoch, _) in epochs.items() if coordinator_epoch < 0}
     marked = _coordinator_epochs(store, entries, back, unmarked)
     found = []

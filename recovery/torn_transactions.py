@@ -234,7 +234,9 @@ def find_torn(
     """
     check = may_be_torn(partitions)
     suspected = [commitment for commitment in commitments if not commitment.state.is_committed or check(commitment)]
-    since = {transaction.producer_id: transaction.last_ms for _, transaction in ended}
+    since: dict[int, int] = {}
+    for _, transaction in ended:
+        since[transaction.producer_id] = min(since.get(transaction.producer_id, transaction.last_ms), transaction.last_ms)
     for commitment in suspected:
         state = commitment.state
         since[state.marked_id] = min(since.get(state.marked_id, state.started_ms), state.started_ms)
@@ -252,7 +254,7 @@ def find_torn(
             markers[marker.producer_id].append(marker)
         by_producer = {producer_id: _ProducerMarkers(of_producer) for producer_id, of_producer in markers.items()}
         log, plan = item
-        return log, _Searched(by_producer, is_emptied=not runs and plan.next_offset > 0 and plan.end is None)
+        return log, _Searched(by_producer, is_emptied=not runs and plan.next_offset > 0 and (plan.end is None or plan.below_retention > 0))
 
     searched = dict(pool.map(search, [item for item in partitions.items() if item[0][0] != TRANSACTIONS]))
     found = _Found()
@@ -261,8 +263,12 @@ def find_torn(
             epoch = transaction.producer_epoch or 0
             added = _Parts(transaction.producer_id, epoch, committed=commits, missing={log: transaction.first_offset})
             found.add(added, is_exact=any(marker.producer_epoch > epoch for marker in commits.values()))
+    gone = defaultdict[tuple[Place, int], list[EndMarker]](list)
     for log, marker in lost:
-        _add_cut(found, log, marker, partitions[log].next_offset, searched)
+        gone[log, marker.producer_id].append(marker)
+    for log, marker in lost:
+        mine = [*gone[log, marker.producer_id], *searched[log].of(marker.producer_id).all] if log in searched else [marker]
+        _add_cut(found, log, marker, mine, partitions[log].next_offset, searched)
     newest = _newest(partitions)
     for commitment in suspected:
         _add_commitment(found, commitment, partitions, newest, searched)
@@ -276,34 +282,35 @@ def find_torn(
 
 
 def _commits_of(transaction: Open, log: Place, searched: Mapping[Place, _Searched]) -> Iterator[tuple[Place, EndMarker]]:
-    """Yield the COMMITs of `transaction`, which is open in `log`, in other logs."""
+    """Yield the COMMITs of `transaction`, which is open in `log`, in other logs; and behind a gap in its own."""
     epoch = transaction.producer_epoch
-    others = [
+    behind = [
         (other, marker)
         for other, each in searched.items()
         for marker in each.of(transaction.producer_id).all
-        if other != log and marker.data_epoch in (-1, epoch)
+        if marker.data_epoch in (-1, epoch) and (other != log or marker.offset > transaction.first_offset)
     ]
-    exact = [(other, marker) for other, marker in others if epoch is not None and marker.producer_epoch == epoch + 1 and marker.is_commit]
+    exact = [
+        (other, marker)
+        for other, marker in behind
+        if epoch is not None and marker.producer_epoch == epoch + 1 and marker.is_commit and (other != log or marker.data_epoch == epoch)
+    ]
     if exact:
         yield from exact
         return
+    others = [(other, marker) for other, marker in behind if other != log]
     mine = searched[log].of(transaction.producer_id).all if log in searched else ()
-    before = max(mine, key=lambda marker: marker.offset, default=None)
+    earlier = (marker for marker in mine if marker.offset < transaction.first_offset)
+    before = max(earlier, key=lambda marker: marker.offset, default=None)
     ends: dict[Place, EndMarker] = {}
-    for other in {other for other, _ in others}:
+    for other in sorted({other for other, _ in others}):
         found = sorted((marker for at, marker in others if at == other and marker.producer_epoch == epoch), key=lambda each: each.offset)
         if (end := _first_after(transaction, before, found)) is not None:
             ends[other] = end
-    first = min(ends.values(), key=lambda marker: marker.timestamp_ms, default=None)
+    first = min(ends.values(), key=lambda marker: (marker.timestamp_ms, not marker.is_commit), default=None)
     if first is not None and first.is_commit:
-        yield from ((other, marker) for other, marker in ends.items() if marker.is_commit and _may_be_of_one(marker, first))
-
-
-def _may_be_of_one(one: EndMarker, other: EndMarker) -> bool:
-    """Of one transaction of version 1? Its first marker is not older than any of its data."""
-    first, last = sorted((one, other), key=lambda marker: marker.timestamp_ms)
-    return last.timestamp_ms - first.timestamp_ms <= _MARKERS_APART_MS or 0 <= last.data_ms <= first.timestamp_ms
+        until_ms = first.timestamp_ms + _MARKERS_APART_MS
+        yield from ((other, marker) for other, marker in ends.items() if marker.is_commit and marker.timestamp_ms <= until_ms)
 
 
 def _first_after(transaction: Open, before: EndMarker | None, found: Sequence[EndMarker]) -> EndMarker | None:
@@ -319,16 +326,25 @@ def _first_after(transaction: Open, before: EndMarker | None, found: Sequence[En
     return next((marker for marker in found if max(marker.data_ms, marker.timestamp_ms) >= transaction.last_ms), None)
 
 
-def _add_cut(found: _Found, log: Place, lost: EndMarker, end: int, searched: Mapping[Place, _Searched]) -> None:
-    """Add a transaction whose COMMIT was cut away in one log, where the others have it."""
+def _add_cut(found: _Found, log: Place, lost: EndMarker, mine: Sequence[EndMarker], end: int, searched: Mapping[Place, _Searched]) -> None:
+    """Add a transaction whose COMMIT was cut away in one log, where the others have it.
+
+    mine  all markers of its producer there: of version 1 two markers are of one transaction where each is the other's nearest
+    """
     is_exact = 0 <= lost.data_epoch < lost.producer_epoch
     added = _Parts(lost.producer_id, lost.producer_epoch - is_exact, missing={log: max(lost.first_offset, end)})
     for other, each in searched.items():
         nearest = None if other == log else each.of(lost.producer_id).nearest_commit(lost.producer_epoch, lost.timestamp_ms)
-        if nearest is not None and (is_exact or _may_be_of_one(nearest, lost)):
+        if nearest is not None and (is_exact or _are_twins(nearest, lost, mine)):
             added.committed[other] = nearest
     if added.committed:
         found.add(added, is_exact=is_exact)
+
+
+def _are_twins(one: EndMarker, other: EndMarker, all_there: Iterable[EndMarker]) -> bool:
+    """all_there: in the log of `other`"""
+    apart_ms = abs(one.timestamp_ms - other.timestamp_ms)
+    return apart_ms <= _MARKERS_APART_MS and all(abs(one.timestamp_ms - each.timestamp_ms) >= apart_ms for each in all_there)
 
 
 def _add_commitment(

@@ -36,6 +36,8 @@ from tests.recovery.coordinator_model import (
 from tests.recovery.transaction_cluster import TOPICS, Appended, Client, Log, Transaction
 from tests.recovery.written_archive import batches_in, text
 
+APART_MS = 10_000
+
 
 class Problem(NamedTuple):
     """kind: the rule of I29 that is broken"""
@@ -234,7 +236,7 @@ class RecoveredMoment:
         for transaction in self.cluster.transactions:
             seen = {place for place, offsets in transaction.parts.items() if any(found[place].get(offset) for offset in offsets)}
             seen = {place for place in seen if not self._has_lost_end(transaction, place)}
-            if not seen:
+            if not seen or self._is_far_apart(transaction):
                 continue
             if transaction.fate != COMMIT:
                 yield Problem("phantom", f"{transaction} is visible at {sorted(seen)}")
@@ -270,6 +272,15 @@ class RecoveredMoment:
         of = (row for row in self.below[place] if row.kind is not None and row.producer_id == transaction.producer_id)
         end = next((row.base_offset for row in of if row.base_offset > after), None)
         return end is not None and any(first <= end <= last for first, last in self.moment.lost.get(place, ()))
+
+    def _is_far_apart(self, transaction: Transaction) -> bool:
+        """Of version 1, with markers further apart than what a plan takes for those of one transaction."""
+        times = []
+        for place, offsets in transaction.parts.items():
+            rows = (Row.of(read_batch_header(batch.raw), batch.raw) for batch in self.moment.logs[place])
+            ends = (row for row in rows if row.kind is not None and row.producer_id == transaction.producer_id)
+            times += [row.timestamp_ms for row in ends if row.base_offset > max(offsets)][:1]
+        return transaction.version == 1 and bool(times) and max(times) - min(times) > APART_MS
 
     def _lacks(self, transaction: Transaction, place: Place, found: dict[int, bool | None]) -> bool:
         """Some of its records there are neither visible nor named as lost by the plan, though the archive shows that it has some."""

@@ -179,8 +179,10 @@ def test_what_is_open_before_a_gap_and_behind_it_is_named_once_and_ended_by_its_
     for key in (lost.key, lost.index_key):
         archive.store.delete(key)
     recovery.apply(archive.plan(open_transactions="keep"), tmp_path / "log", archive.store, skip_damaged=True)
-    assert (mark := read_mark(tmp_path / "log")) is not None
-    assert (cut := mark.plan.cut) is not None
+    mark = read_mark(tmp_path / "log")
+    assert mark is not None
+    cut = mark.plan.cut
+    assert cut is not None
     assert [(each.first_offset, each.producer_epoch, each.outcome) for each in cut.transactions] == [(0, 3, "ended by the coordinator")]
 
 
@@ -192,8 +194,10 @@ def test_a_transaction_of_which_the_log_has_nothing_left_is_ended_by_its_coordin
     for key in (lost.key, lost.index_key):
         archive.store.delete(key)
     recovery.apply(archive.plan(open_transactions="keep"), tmp_path / "log", archive.store, skip_damaged=True)
-    assert (mark := read_mark(tmp_path / "log")) is not None
-    assert (cut := mark.plan.cut) is not None
+    mark = read_mark(tmp_path / "log")
+    assert mark is not None
+    cut = mark.plan.cut
+    assert cut is not None
     assert [(each.producer_epoch, each.outcome) for each in cut.transactions] == [(None, "ended by the coordinator")]
 
 
@@ -202,7 +206,8 @@ def test_a_leader_refuses_no_marker_for_what_stays_in_the_archive(mode: str, exp
     archive = Archive()
     archive.topic("orders", [data(0, 7, producer_epoch=3)])
     archive.topic("__transaction_state", [state(0, "seven", 7, 2, ("orders", 0), epoch=1)])  # an earlier one's
-    assert (cut := archive.plan(open_transactions="keep", mode=mode).cut) is not None
+    cut = archive.plan(open_transactions="keep", mode=mode).cut
+    assert cut is not None
     assert [each.outcome for each in cut.transactions] == [expected]
 
 

@@ -15,6 +15,7 @@ from headwater_core.segments.batches import BatchHeader
 from headwater_core.segments.markers import ABORT, COMMIT, read_marker
 from headwater_core.segments.records import Record, decode_batch
 from recovery.cut import TornTransaction
+from recovery.target import read_mark
 from recovery.torn_transactions import _Parts
 from tests.headwater_core.segments.builders import BASE_TIME, Producer, a_batch
 from tests.recovery.written_archive import Archive, aborts, batches_in, commit, data, marker, plain, state
@@ -228,14 +229,96 @@ def test_a_prepared_commit_of_the_transaction_before_commits_nothing() -> None:
     assert [note for note in archive.plan().endings if "had decided to commit" in note and "seven (producer id 7, epoch 0)" in note]
 
 
-@pytest.mark.parametrize(("data_ms", "expected"), [(BASE_TIME, [("", ("menu:0",), ("orders:0",))]), (LATER + 1, [])])
-def test_markers_of_version_1_that_are_far_apart_are_of_one_transaction_unless_data_are_younger(data_ms: int, expected: object) -> None:
-    """A leader was away for a minute when they were written."""
+@pytest.mark.parametrize(("step_ms", "is_event_time"), [(1000, False), (15_000, False), (15_000, True), (3_000_000, True)])
+def test_a_cut_takes_no_transaction_of_version_1_for_the_one_before(step_ms: int, is_event_time: bool) -> None:
+    """However close they are, and whatever times their records have: each marker is of the one that is nearest."""
+    orders, menu = [], []
+    for number in range(12):
+        time_ms = BASE_TIME + number * step_ms
+        created_ms = BASE_TIME - 10**9 + number if is_event_time else time_ms
+        orders += [data_at(2 * number, 7, created_ms), marker(2 * number + 1, 7, time_ms=time_ms + 50)]
+        menu += [data_at(2 * number, 7, created_ms), marker(2 * number + 1, 7, time_ms=time_ms + 60)]
+    archive = Archive()
+    archive.topic("orders", orders[:-1])
+    archive.topic("menu", menu)
+    assert {topic.topic: topic.partitions[0].next_offset for topic in archive.plan(open_transactions="cut").topics} == {
+        "menu": 22,
+        "orders": 22,
+    }
+    assert torn(archive) == [("", ("menu:0",), ("orders:0",))]
+
+
+def test_what_retention_has_emptied_lacks_nothing_where_an_end_is_requested_too() -> None:
+    archive = Archive()
+    archive.topic("orders", [data(0, 7), marker(1, 7, time_ms=LATER)], [plain(2)])
+    archive.topic("menu", [data(0, 7), marker(1, 7, time_ms=LATER)], **{"cleanup.policy": "compact"})
+    archive.topic("__transaction_state", [state(0, "payer", 7, PREPARE_COMMIT, ("orders", 0), ("menu", 0), times_ms=(LATER, BASE_TIME))])
+    for options in ({}, {"to_offsets": {"orders:0": 2}}):
+        assert torn(archive, retention_bytes=0, **options) == []
+
+
+@pytest.mark.parametrize("mode", ["full", "instant"])
+def test_a_lost_run_between_the_data_and_the_end_hides_no_torn_transaction(mode: str) -> None:
+    archive = Archive()
+    _, lost, _ = archive.topic("orders", [data(0, 7, producer_epoch=3)], [plain(1)], [plain(2)])
+    archive.topic("menu", [data(0, 7, producer_epoch=3), marker(1, 7, producer_epoch=4, time_ms=LATER)])
+    for key in (lost.key, lost.index_key):
+        archive.store.delete(key)
+    assert torn(archive, mode=mode) == [("", ("menu:0",), ("orders:0",))]
+    assert any("not all of its epochs" in note for note in archive.plan(mode=mode).endings)
+
+
+@pytest.mark.parametrize("behind", [[marker(22, 110, ABORT, producer_epoch=2)], [data(22, 110, producer_epoch=3)]])
+def test_what_finds_no_room_in_a_gap_is_named_where_it_is_torn(behind: list[bytes]) -> None:
+    """Whatever its producer has behind the gap."""
+    archive = Archive()
+    archive.topic("orders", [data(at, 100 + at) for at in range(12)], None, behind)
+    archive.topic("menu", [data(0, 110), marker(1, 110, producer_epoch=1, time_ms=LATER)])
+    assert torn(archive) == [("", ("menu:0",), ("orders:0",))]
+
+
+def test_what_the_plan_names_is_named_after_damage_was_found_elsewhere(tmp_path: Path) -> None:
+    """The ends of logs are decided again then, of logs that are cut already."""
     archive = Archive()
     archive.topic("orders", [plain(0), data(1, 7), marker(2, 7, time_ms=LATER)])
-    archive.topic("menu", [data_at(0, 7, data_ms), marker(1, 7, time_ms=LATER + 60_000)])
-    archive.topic("stock", [data(0, 8), marker(1, 8, time_ms=LATER)])
-    assert torn(archive, to_offsets={"orders:0": 1}) == expected
+    archive.topic("menu", [data(0, 7), marker(1, 7, time_ms=LATER)])
+    lost, _ = archive.topic("stock", [plain(0)], [plain(1)])
+    plan = archive.plan(to_offsets={"orders:0": 1})
+    for key in (lost.key, lost.index_key):
+        archive.store.delete(key)
+    report = recovery.apply(plan, tmp_path / "log", archive.store, skip_damaged=True)
+    assert report.torn == plan.torn
+    assert len(plan.torn) == 1
+
+
+def test_a_transaction_that_is_aborted_before_a_gap_and_committed_behind_it_is_named() -> None:
+    """In one log: of version 2 its epoch tells."""
+    archive = Archive()
+    archive.topic("orders", [data(0, 7, producer_epoch=3)], None, [data(11, 7, producer_epoch=3), marker(12, 7, producer_epoch=4)])
+    assert torn(archive) == [("", ("orders:0",), ("orders:0",))]
+
+
+def test_what_a_cut_leaves_out_is_listed_after_damage_was_found_elsewhere(tmp_path: Path) -> None:
+    archive = Archive()
+    archive.topic("orders", [plain(0), data(1, 7)])
+    lost, _ = archive.topic("stock", [plain(0)], [plain(1)])
+    plan = archive.plan(open_transactions="cut")
+    for key in (lost.key, lost.index_key):
+        archive.store.delete(key)
+    recovery.apply(plan, tmp_path / "log", archive.store, skip_damaged=True)
+    mark = read_mark(tmp_path / "log")
+    assert mark is not None
+    for cut in (plan.cut, mark.plan.cut):
+        assert cut is not None
+        assert [(each.topic, each.first_offset, each.outcome) for each in cut.transactions] == [("orders", 1, "left out")]
+
+
+@pytest.mark.parametrize("behind", [[], [[marker(11, 7, time_ms=LATER + 1)]]])
+def test_a_marker_behind_a_gap_hides_no_torn_transaction_before_it(behind: list[list[bytes]]) -> None:
+    archive = Archive()
+    archive.topic("orders", [data(0, 7)], None, *(behind or [[plain(11)]]))
+    archive.topic("menu", [data(0, 7), marker(1, 7, time_ms=LATER)])
+    assert ("", ("menu:0",), ("orders:0",)) in torn(archive)
 
 
 def test_what_an_end_below_the_start_of_a_log_leaves_out_is_missing() -> None:
