@@ -1,5 +1,6 @@
 """An archive of a transaction cluster, each log of which was archived at a moment of its own, and its recovery."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
@@ -96,6 +97,11 @@ class Former(NamedTuple):
     lost: dict[Place, list[tuple[int, int]]]
 
 
+DAMAGED = float(
+    os.environ.get("MOMENT_DAMAGE", "0.1")
+)  # the share of moments of which many objects are lost, runs and indexes by themselves
+
+
 class ArchivedMoment:
     """moments: up to which step each log is archived. lost: the runs whose objects are gone, by offsets, both inclusive
 
@@ -106,6 +112,8 @@ class ArchivedMoment:
         life = "" if former is None else "second "
         self.seed, self._random = seed, Random(f"{life}moment {seed}")
         random = self._random
+        self._damaging = Random(f"{life}damage {seed}")
+        self._is_heavily_damaged = self._damaging.random() < DAMAGED
         self.cluster = TransactionCluster(Random(f"cluster {seed}")) if former is None else former.cluster
         self.cluster.run(random.randrange(8, 90))
         self.order = random.choice(ORDERS)
@@ -196,11 +204,30 @@ class ArchivedMoment:
             epochs = [self.cluster.logs[place].epoch_at(self.moments[place]) for place in places]
             for number, made in enumerate(self.archive.partitions(topic, self.cluster.topic_ids[topic], runs, starts, epochs)):
                 entries = [entry for entry in made if not entry.gap]
-                if len(entries) > 1 and random.random() < 0.04:
+                if self._is_heavily_damaged:
+                    self._damage((topic, number), entries if len(entries) > 1 else ())
+                elif len(entries) > 1 and random.random() < 0.04:
                     entry = random.choice(entries)
                     self.archive.store.delete(entry.key)
                     self.archive.store.delete(entry.index_key)
                     self.lost.setdefault((topic, number), []).append((entry.base_offset, entry.last_offset))
+
+    def _damage(self, place: Place, entries: Sequence[Entry]) -> None:
+        """Runs and indexes by themselves, gone or flipped."""
+        random, store = self._damaging, self.archive.store
+        for entry in entries:
+            how = random.random()
+            if how < 0.2:
+                raw = bytearray(store.get(entry.key)[0])
+                raw[-1] ^= 255
+                store.delete(entry.key)
+                if how < 0.1:
+                    store.create(entry.key, bytes(raw))
+                self.lost.setdefault(place, []).append((entry.base_offset, entry.last_offset))
+            if random.random() < 0.3:
+                store.delete(entry.index_key)
+                if random.random() < 0.3:
+                    store.create(entry.index_key, b"x" * 100)
 
     def _cut_in_runs(self, batches: Sequence[Appended]) -> list[Sequence[Appended]]:
         if not batches:
