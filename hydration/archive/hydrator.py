@@ -133,11 +133,12 @@ class Hydrator:
             self.counters.chunk_hits += file is not None
         if file is None:
             self.counters.chunk_misses += 1
+            came_s = self.clock.monotonic_s()
             future = self.flights.join(
                 name, self._start(partition, urgent=True), partial(self._fetcher.fetch, partition, entry, chunk), holders=1
             )
             if name not in self._awaited:
-                self._awaited[name] = self.clock.monotonic_s()
+                self._awaited[name] = came_s
                 future.add_done_callback(lambda _: self._arrived(name))
             try:
                 file = yield future

@@ -3,8 +3,8 @@
 kill VARIANT DIRECTORY STEP:TIMES   it consolidates and deletes, and sends itself SIGKILL before that step, at the so manieth time;
                                     steps are the store's calls and headwater_core.milestones
 write VARIANT DIRECTORY WRITES HELD it commits WHOLE, and sends itself SIGKILL after so many writes of chunks. HELD: the position of a
-                                    chunk whose write is never done, while four threads write all of it in one commit; "": it commits
-                                    7 bytes at a time
+                                    chunk whose write is never done, while four threads write all of it in one commit, and at least
+                                    all before that chunk; "": it commits 7 bytes at a time
 full VARIANT DIRECTORY              it mounts a disk there that has no room for the object beside its chunks, and more room later:
                                     wants a mount namespace of its own
 """
@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -50,9 +50,12 @@ class Doomed(DirectoryStore):
 
 
 class DoomedWriter(DirectoryStore):
-    def __init__(self, root: Path, writes: int, held: str) -> None:
+    """held: what is never written. before: what is, before the end"""
+
+    def __init__(self, root: Path, writes: int, held: str, before: Sequence[str] = ()) -> None:
         super().__init__(root)
         self._counting, self._left, self._held = threading.Lock(), writes, held
+        self._missing = [root / key for key in before]
 
     def create(self, key: str, document: bytes) -> str:
         self._wait(key)
@@ -71,14 +74,15 @@ class DoomedWriter(DirectoryStore):
     def _counted(self, answer: str) -> str:
         with self._counting:
             self._left -= 1
-            if self._left == 0:
+            if self._left <= 0 and all(path.exists() for path in self._missing):  # threads write in any order
                 os.kill(os.getpid(), signal.SIGKILL)
         return answer
 
 
 def write(variant: Variant, root: Path, writes: str, held: str) -> None:
     place = PLACES[variant]
-    store = DoomedWriter(root, int(writes), place.chunk_key(int(held)) if held else "")
+    before = [place.chunk_key(at) for at in range(0, int(held or 0), CHUNK_BYTES)]
+    store = DoomedWriter(root, int(writes), place.chunk_key(int(held)) if held else "", before)
     segment = ChunkSegment.open(store, place, chunk_bytes=CHUNK_BYTES)
     if held:
         segment.commit0(0, WHOLE, apply=in_threads(4))
