@@ -1,6 +1,7 @@
 """Which transactions are open after an archived run, by its index, the run itself and the runs before it."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from headwater_core.errors import CorruptData, NotFound, UnsupportedFormat
@@ -88,17 +89,29 @@ def _coordinator_epochs(store: ObjectStore, entries: Sequence[Entry], before: in
 def run_index(store: ObjectStore, entries: Sequence[Entry], at: int) -> RunIndex:
     """What the index of entries[at] says of its live part: as its layout keeps it, or the run itself where that is cut or the index is
     missing or damaged. Raises CorruptData or NotFound when neither can be read."""
-    entry = entries[at]
+    if (index := _kept_index(store, entries[at])) is not None:
+        return index
+    start, opened = at, tuple[OpenTransaction, ...]()
+    while start > 0 and not entries[start - 1].gap and entries[start - 1].open_from is not None:
+        if (index := _kept_index(store, entries[start - 1])) is not None:
+            opened = index.open_transactions
+            break
+        start -= 1  # what is open before it is known by the run before
+    for entry in entries[start : at + 1]:
+        with fetched(store, entry) as file:
+            scan = scan_run(file, start=0, end=entry.live_bytes, open_before=opened, where=entry.key)
+        if scan is None:
+            raise CorruptData(entry.key, 0, "no batches")
+        index, opened = scan.index, scan.index.open_transactions
+    assert index is not None
+    return index
+
+
+def _kept_index(store: ObjectStore, entry: Entry) -> RunIndex | None:
     if not entry.is_cut and entry.index_bytes:
-        try:
+        with suppress(*DAMAGE):
             return open_layout(entry.layout).read_offloaded(store, entry).read_index()
-        except DAMAGE:
-            pass
-    with fetched(store, entry) as file:
-        scan = scan_run(file, start=0, end=entry.live_bytes, open_before=open_before(store, entries, at), where=entry.key)
-    if scan is None:
-        raise CorruptData(entry.key, 0, "no batches")
-    return scan.index
+    return None
 
 
 def open_before(store: ObjectStore, entries: Sequence[Entry], at: int) -> Sequence[OpenTransaction]:

@@ -9,7 +9,7 @@ from headwater_core.segments import checkpoints, flexible
 from headwater_core.segments.markers import ABORT, read_marker
 from headwater_core.segments.records import Record
 from recovery.log_ends import PRODUCER_EPOCH_MAX
-from recovery.open_transactions import open_after
+from recovery.open_transactions import open_after, run_index
 from recovery.recovery_plan import Abort
 from recovery.target import read_mark
 from tests.headwater_core.segments.builders import a_batch
@@ -230,6 +230,15 @@ def test_without_its_index_a_run_is_read_itself(loss: str) -> None:
         if loss == "damaged":
             archive.store.create(entry.index_key, b"x" * 100)
     assert archive.partition("orders").written[0].aborts == (Abort(producer_id=7, producer_epoch=5, coordinator_epoch=0),)
+
+
+def test_many_runs_without_an_index_are_read_one_after_the_other() -> None:
+    """Each knows what is open before it by the one before."""
+    archive = Archive()
+    entries = archive.topic("orders", [data(0, 7, producer_epoch=4)], *([plain(at)] for at in range(1, 1200)))
+    for entry in entries:
+        archive.store.delete(entry.index_key)
+    assert [each.first_offset for each in run_index(archive.store, entries, 1199).open_transactions] == [0]
 
 
 def test_a_run_that_was_cut_tells_what_is_open_where_it_was_cut() -> None:
