@@ -32,7 +32,7 @@ from recovery.runs import fetched
 _RUNS_MIN = 8  # of a log that are searched from its end on, whichever times their records have
 _SPAN_MS = 3_600_000  # how much older than its marker a record may be: Kafka's limit for a transaction is 15 minutes
 _TWINS_APART_MS = 1_000  # the same where they are taken for one without further evidence
-_MARKERS_APART_MS = 10_000  # the same of its markers: leaders write them, each by its own clock
+_MARKERS_APART_MS = 10_000  # how far from each other the markers of one transaction may be: leaders write them, each by its own clock
 
 
 class EndMarker(NamedTuple):

@@ -23,7 +23,7 @@ _ENDPOINTS_FROM = 16  # the version of Fetch
 _CONTROLLERS = 2  # the endpoint type of those, of which none has a port here
 _NODE_ENDPOINTS, _UNKNOWN_TAG = 0, 0x7F
 _VARINT_BYTES_MAX = 5
-_ERROR_TEXT_MAX = 1 << 20
+_TEXT_BYTES_MAX = 1 << 20
 _HIDDEN_HEAD_BYTES = 8  # an empty array, and a tagged field whose length takes as many bytes as it may
 
 
@@ -129,7 +129,7 @@ class AddressWalk:
         raise MalformedResponse("a varint of more than five bytes")
 
     def _length(self, legacy_bytes: int) -> Value:
-        """Of a string or an array; -1: null."""
+        """Read the length of a string or an array; -1: null."""
         length = (yield from self._uvarint()) - 1 if self._is_flexible else (yield from self._integer(legacy_bytes))
         if length < -1:
             raise MalformedResponse(f"a length of {length}")
@@ -140,7 +140,7 @@ class AddressWalk:
 
     def _string(self) -> Generator[None, None, str | None]:
         size_bytes = yield from self._length(2)
-        if size_bytes > _ERROR_TEXT_MAX:
+        if size_bytes > _TEXT_BYTES_MAX:
             raise MalformedResponse(f"a string of {size_bytes} bytes")
         return None if size_bytes < 0 else str((yield from self._take(size_bytes)), "utf-8", "replace")
 
@@ -319,7 +319,7 @@ class AddressWalk:
         return (yield from self._string()) or ""
 
     def _partition(self, topic: TopicKey) -> Steps:
-        """Of a Fetch response."""
+        """Walk over a partition of a Fetch response."""
         head = yield from self._take(6)
         self._code_of(topic, int.from_bytes(head[:4], "big", signed=True), head[4:])
         self._skip(24 if self._version >= 5 else 16)  # high watermark, last stable offset, log start
@@ -390,6 +390,6 @@ _WALKS: Mapping[int, Callable[[AddressWalk], Steps]] = {
 
 
 def has_addresses(api_key: int, version: int) -> bool:
-    """Whether a response of this version may have some."""
+    """Return whether a response of this version may have some."""
     offered = OFFERED.get(api_key)
     return offered is not None and offered.addresses_from is not None and version >= offered.addresses_from

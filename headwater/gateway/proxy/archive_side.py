@@ -19,7 +19,7 @@ from hydration.logs import Logs
 
 @dataclass
 class _Waiting:
-    """Of a fetch: until it has something, or its time is over. That its client has gone is seen after that."""
+    """Waits for a fetch until it has something, or its time is over. That its client has gone is seen after that."""
 
     is_gone: bool = False
     wakeup: asyncio.Event = field(default_factory=asyncio.Event)

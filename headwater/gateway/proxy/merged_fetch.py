@@ -126,7 +126,7 @@ class FetchPlan:
     """What becomes of a Fetch: a request for the broker, or an answer.
 
     merge    what goes into the broker's response
-    answer   in key of one; with neither this nor a request, `frame` goes to the broker as it is
+    answer   in place of one; with neither this nor a request, `frame` goes to the broker as it is
     fetched  what is to be closed when the answer is sent
     """
 
@@ -159,7 +159,9 @@ class Fetches:
         """What a client is told in place of OFFSET_OUT_OF_RANGE: nothing is here yet, where the archive may have it; it asks again."""
         if not self._archive.may_hold(topic, partition):
             return Code.OFFSET_OUT_OF_RANGE
-        self._cold.setdefault((topic, partition), _Cold())
+        if (topic, partition) in self._cold:
+            return Code.KAFKA_STORAGE_ERROR  # it has asked again, and the proxy could not take its request apart
+        self._cold[topic, partition] = _Cold()
         return Code.NONE
 
     async def plan(self, frame: bytes) -> FetchPlan:

@@ -33,7 +33,7 @@ REQUEST_BYTES_MAX = 100 << 20  # as Kafka's socket.request.max.bytes
 READ_BYTES_MAX = 4 << 20  # a longer request for records or offsets is the broker's alone: tens of thousands of partitions
 OWN_BYTES_MAX = 64 << 20  # of a response to a request of the proxy's own, which may hold one batch
 VERSIONS_BYTES_MAX = 4 << 10  # of an ApiVersions request that is newer than the proxy: it names a client
-BEHIND_MAX = 100  # answers to such requests behind one that waits for the broker
+FOLLOWING_MAX = 100  # answers to such requests after one that waits for the broker
 SEND_S, SLOWEST_BYTES_PER_S = 30.0, 64 << 10  # what is the archive's must be taken by then, and as much later as it takes so slowly
 ASK_S = 30.0  # for what the proxy itself requests of a broker
 TOKEN_BYTES_MAX = 512 << 10  # as Kafka's sasl.server.max.receive.size
@@ -59,7 +59,7 @@ class InFlight:
     is_token  it is one of SASL, without a header
     own       gets the response's body, as it is to a request of the proxy's own
     plan      what becomes of a Fetch
-    behind    responses of our own that are to follow
+    following  responses of our own that are to follow
     """
 
     api_key: int
@@ -68,7 +68,7 @@ class InFlight:
     is_token: bool = False
     own: "asyncio.Future[bytes] | None" = None
     plan: FetchPlan | None = None
-    behind: list[bytes] = field(default_factory=list)
+    following: list[bytes] = field(default_factory=list)
 
 
 class ProxiedConnection:
@@ -192,13 +192,14 @@ class ProxiedConnection:
         self._client_id = whole[8 : header.body_position]
         at = skip_tags(whole, header.body_position) if is_flexible(api_key, version) else header.body_position
         raw = await self._ask(api_key, version, whole[at:])
-        merged = raw
-        with suppress(MalformedRequest):  # or it has more partitions than the proxy takes apart
-            body, answer = read_request(whole, header.body_position, api_key, version), decoded(api_key, version, raw)
+        body = None
+        with suppress(MalformedRequest):  # or it has more partitions than the proxy takes apart: the broker's answer is all there is
+            body = read_request(whole, header.body_position, api_key, version)
+        if body is not None:
             merge = offsets.list_offsets if api_key == Api.LIST_OFFSETS else offsets.epoch_ends
-            merged = encoded(api_key, version, await merge(body, answer))
+            raw = encoded(api_key, version, await merge(body, decoded(api_key, version, raw)))
         await self._all_answered()
-        await self._send(request, merged)
+        await self._send(request, raw)
 
     async def _has_room(self) -> None:
         while len(self._in_flight) >= IN_FLIGHT_MAX:
@@ -233,13 +234,13 @@ class ProxiedConnection:
 
     async def _refuse_version(self, request: InFlight, size_bytes: int) -> None:
         """Answer a newer ApiVersions than there is."""
-        if size_bytes > VERSIONS_BYTES_MAX or len(self._in_flight[-1].behind if self._in_flight else ()) >= BEHIND_MAX:
+        if size_bytes > VERSIONS_BYTES_MAX or len(self._in_flight[-1].following if self._in_flight else ()) >= FOLLOWING_MAX:
             raise MalformedRequest(f"an ApiVersions request of {size_bytes} bytes, or too many")
         await self._client.read(4 + size_bytes)
         body = unsupported()
         frame = (4 + len(body)).to_bytes(4, "big") + request.correlation_id.to_bytes(4, "big", signed=True) + body
         if self._in_flight:
-            self._in_flight[-1].behind.append(frame)
+            self._in_flight[-1].following.append(frame)
         else:
             await self._client.send(frame)
 
@@ -263,7 +264,7 @@ class ProxiedConnection:
                 await self._upstream.pass_on(4 + size_bytes, self._client)
             else:
                 await self._pass_response(request, size_bytes)
-            for frame in request.behind:
+            for frame in request.following:
                 await self._client.send(frame)
             self._in_flight.popleft()
             if request.plan is not None:
@@ -309,7 +310,7 @@ class ProxiedConnection:
             walk.advance(memoryview(body))
         self._learn(walk)
         parts = walk.edited(memoryview(body))
-        await self._send(request, *parts, behind_bytes=body_bytes - len(body))
+        await self._send(request, *parts, following_bytes=body_bytes - len(body))
         await self._upstream.pass_on(body_bytes - len(body), self._client)
 
     def _walk(self, request: InFlight, body_bytes: int, *, keeps_length: bool = False) -> AddressWalk:
@@ -326,7 +327,7 @@ class ProxiedConnection:
         walk = self._walk(request, body_bytes, keeps_length=True)
         merge = request.plan.merge if request.plan is not None else None
         grown = merge.grown_bytes(is_flexible=is_flexible(request.api_key, request.version)) if merge is not None else 0
-        await self._send(request, behind_bytes=body_bytes + grown)
+        await self._send(request, following_bytes=body_bytes + grown)
         kept_bytes = 0
         while not walk.is_done:
             if kept_bytes == body_bytes or kept_bytes == self._upstream.room_bytes:
@@ -353,9 +354,9 @@ class ProxiedConnection:
         head = await self._upstream.need(min(body_bytes, at + 4))
         return bytes(head[at : at + 1]) > b"\1" if is_compact else _integer(head[at : at + 4]) > 0
 
-    async def _send(self, request: InFlight, *parts: bytes | memoryview, behind_bytes: int = 0) -> None:
-        """behind_bytes: of the response that follow"""
-        size_bytes = 4 + sum(map(len, parts)) + behind_bytes
+    async def _send(self, request: InFlight, *parts: bytes | memoryview, following_bytes: int = 0) -> None:
+        """following_bytes: of the response that follow"""
+        size_bytes = 4 + sum(map(len, parts)) + following_bytes
         await self._client.send(size_bytes.to_bytes(4, "big"), request.correlation_id.to_bytes(4, "big", signed=True), *parts)
 
     async def _send_parts(self, parts: Sequence[Part]) -> None:

@@ -128,9 +128,9 @@ def test_a_response_that_ends_too_early_or_names_too_many_items_is_refused(api: 
         _, raw = a_response(api, version, random_)
         for broken in (raw[: random_.randrange(len(raw))], raw[:20] + b"\x7f\xff\xff\xff" + bytes(20)):
             walk = AddressWalk(api, version, ours, len(broken))
-            with suppress(MalformedRequest):
+            is_whole = api in (Api.PRODUCE, Api.FETCH) and raw.startswith(broken)  # of the others the last bytes do not matter
+            with pytest.raises(MalformedRequest) if is_whole else suppress(MalformedRequest):
                 walk.advance(memoryview(broken))
-                assert walk.is_done or broken != raw
 
 
 def test_a_response_that_was_never_decoded_has_no_addresses() -> None:

@@ -409,6 +409,7 @@ def test_a_request_that_is_too_long_to_be_taken_apart_is_the_broker_s() -> None:
         await reader.fetch({SOUP: 1})
         frame = reader.request(wide)
         assert (await reader.fetches.plan(frame)).frame == frame
+        assert reader.fetches.code_for("soup", 0) is Code.KAFKA_STORAGE_ERROR  # and no answer without records, for ever
 
     asyncio.run(run())
 
