@@ -13,6 +13,7 @@ which they are open.
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -235,16 +236,18 @@ def find_torn(
     check = may_be_torn(partitions)
     suspected = [commitment for commitment in commitments if not commitment.state.is_committed or check(commitment)]
     since: dict[int, int] = {}
-    for _, transaction in ended:
-        since[transaction.producer_id] = min(since.get(transaction.producer_id, transaction.last_ms), transaction.last_ms)
     for commitment in suspected:
         state = commitment.state
         since[state.marked_id] = min(since.get(state.marked_id, state.started_ms), state.started_ms)
     shortened = [(log, planned[log], plan.next_offset) for log, plan in partitions.items() if plan.next_offset < planned[log].next_offset]
-    lost = [(log, marker) for log, before, end in shortened for marker in _cut_commits(store, before, end)]
+    away = {log: _cut_away(store, before, end) for log, before, end in shortened}
+    lost = [(log, marker) for log, (commits, _) in away.items() for marker in commits]
+    ended = [*ended, *((log, transaction) for log, (_, unended) in away.items() for transaction in unended)]
     for _, marker in lost:
         oldest_ms = marker.timestamp_ms - _MARKERS_APART_MS
         since[marker.producer_id] = min(since.get(marker.producer_id, oldest_ms), oldest_ms)
+    for _, transaction in ended:
+        since[transaction.producer_id] = min(since.get(transaction.producer_id, transaction.last_ms), transaction.last_ms)
     if not since:
         return TornFound((), {})
 
@@ -284,6 +287,8 @@ def find_torn(
 def _commits_of(transaction: Open, log: Place, searched: Mapping[Place, _Searched]) -> Iterator[tuple[Place, EndMarker]]:
     """Yield the COMMITs of `transaction`, which is open in `log`, in other logs; and behind a gap in its own."""
     epoch = transaction.producer_epoch
+    all_ends = (marker for each in searched.values() for marker in each.of(transaction.producer_id).all)
+    is_version_1 = any(marker.producer_epoch == marker.data_epoch == epoch for marker in all_ends)
     behind = [
         (other, marker)
         for other, each in searched.items()
@@ -293,7 +298,8 @@ def _commits_of(transaction: Open, log: Place, searched: Mapping[Place, _Searche
     exact = [
         (other, marker)
         for other, marker in behind
-        if epoch is not None and marker.producer_epoch == epoch + 1 and marker.is_commit and (other != log or marker.data_epoch == epoch)
+        if epoch is not None and marker.producer_epoch == epoch + 1 and marker.is_commit
+        if marker.data_epoch == epoch or (other != log and not is_version_1)
     ]
     if exact:
         yield from exact
@@ -307,6 +313,9 @@ def _commits_of(transaction: Open, log: Place, searched: Mapping[Place, _Searche
         found = sorted((marker for at, marker in others if at == other and marker.producer_epoch == epoch), key=lambda each: each.offset)
         if (end := _first_after(transaction, before, found)) is not None:
             ends[other] = end
+    behind_gap = min((marker for other, marker in behind if other == log), key=lambda marker: marker.offset, default=None)
+    if behind_gap is not None and behind_gap.producer_epoch == behind_gap.data_epoch == epoch:
+        ends[log] = behind_gap  # nobody knows better, unless another log has an earlier end
     first = min(ends.values(), key=lambda marker: (marker.timestamp_ms, not marker.is_commit), default=None)
     if first is not None and first.is_commit:
         until_ms = first.timestamp_ms + _MARKERS_APART_MS
@@ -392,20 +401,26 @@ def _torn_of(parts: _Parts) -> TornTransaction:
     )
 
 
-def _cut_commits(store: ObjectStore, before: PartitionPlan, end: int) -> Iterator[EndMarker]:
-    """Yield the COMMITs from offset `end` on, of transactions with records in this log."""
-    entries = before.listed
+def _cut_away(store: ObjectStore, before: PartitionPlan, end: int) -> tuple[list[EndMarker], list[Open]]:
+    """Return the COMMITs from offset `end` on, of transactions with records in this log, and the transactions with records there whose end
+    nobody can read: it may lie in a run that is lost, or in a gap."""
+    entries, commits, unended = before.listed, list[EndMarker](), list[Open]()
     for at in reversed(range(len(entries))):
         if entries[at].next_offset <= end:
-            return
-        if entries[at].gap or entries[at].max_producer_id < 0:
-            continue
-        try:
-            yield from (
-                each for each in _markers_in(store, entries, at, None) if each.is_commit and each.first_offset >= 0 and each.offset >= end
-            )
-        except DAMAGE:
-            continue
+            break
+        with suppress(*DAMAGE):
+            if not entries[at].gap:
+                markers = _markers_in(store, entries, at, None) if entries[at].max_producer_id >= 0 else ()
+                commits += [
+                    end_marker
+                    for end_marker in markers
+                    if end_marker.is_commit and end_marker.offset >= end and end_marker.first_offset >= 0
+                ]
+                continue
+        if at and not entries[at - 1].gap and entries[at - 1].open_from is not None:
+            with suppress(*DAMAGE):
+                unended += (opened for opened in open_after(store, entries, at - 1) if opened.first_offset >= end)
+    return commits, unended
 
 
 def _end_markers(store: ObjectStore, entries: Sequence[Entry], since: Mapping[int, int]) -> Iterator[EndMarker]:

@@ -265,7 +265,8 @@ def test_a_lost_run_between_the_data_and_the_end_hides_no_torn_transaction(mode:
     for key in (lost.key, lost.index_key):
         archive.store.delete(key)
     assert torn(archive, mode=mode) == [("", ("menu:0",), ("orders:0",))]
-    assert any("not all of its epochs" in note for note in archive.plan(mode=mode).endings)
+    said = "not all of its epochs" if mode == "full" else "cannot be read, nor what ended there"
+    assert any(said in note for note in archive.plan(mode=mode).endings)
 
 
 @pytest.mark.parametrize("behind", [[marker(22, 110, ABORT, producer_epoch=2)], [data(22, 110, producer_epoch=3)]])
@@ -296,6 +297,44 @@ def test_a_transaction_that_is_aborted_before_a_gap_and_committed_behind_it_is_n
     archive = Archive()
     archive.topic("orders", [data(0, 7, producer_epoch=3)], None, [data(11, 7, producer_epoch=3), marker(12, 7, producer_epoch=4)])
     assert torn(archive) == [("", ("orders:0",), ("orders:0",))]
+
+
+@pytest.mark.parametrize(("elsewhere", "is_torn"), [(None, True), (ABORT, False), (COMMIT, True)])
+def test_a_transaction_of_version_1_over_a_gap_is_named_unless_it_is_known_to_have_ended_in_it(
+    elsewhere: int | None, is_torn: bool
+) -> None:
+    """Its epoch does not tell: it may be the next one of that producer, so an earlier end in another log has to."""
+    archive = Archive()
+    archive.topic("orders", [data(0, 7)], None, [data_at(11, 7, LATER), marker(12, 7, time_ms=LATER + 1000)])
+    if elsewhere is not None:
+        archive.topic("menu", [data(0, 7), marker(1, 7, elsewhere, time_ms=BASE_TIME + 1000)])
+    expected = ("menu:0",) if elsewhere is not None else ("orders:0",)
+    assert torn(archive) == ([("", expected, ("orders:0",))] if is_torn else [])
+
+
+def test_a_commit_of_the_next_epoch_is_none_of_a_producer_of_version_1() -> None:
+    """Whatever the epoch of its data was, which is lost: a marker of the epoch before has data of that same epoch."""
+    archive = Archive()
+    ended = [data(0, 7), marker(1, 7, time_ms=BASE_TIME - 1000)]
+    for before, expected in ((ended, []), ([plain(0), plain(1)], [("", ("orders:0",), ("menu:0",))])):
+        archive = Archive()
+        archive.topic("orders", before, None, [marker(12, 7, producer_epoch=1, time_ms=LATER)])
+        archive.topic("menu", [data_at(0, 7, LATER - 1000)])
+        assert torn(archive) == expected
+
+
+@pytest.mark.parametrize("index_is_lost", [True, False])
+def test_a_cut_counts_what_ended_in_a_lost_run_as_missing(index_is_lost: bool) -> None:
+    """orders is cut before what is open there, with records of another one whose COMMIT is in the lost run: stock has both."""
+    archive = Archive()
+    records = [plain(0), data(1, 8), data(2, 7, producer_epoch=3)]
+    _, lost, _ = archive.topic("orders", records, [marker(3, 7, producer_epoch=4, time_ms=LATER)], [plain(4)])
+    archive.topic("stock", [plain(0), data(1, 7, producer_epoch=3), marker(2, 7, producer_epoch=4, time_ms=LATER)])
+    archive.store.delete(lost.key)
+    if index_is_lost:
+        archive.store.delete(lost.index_key)
+    assert archive.partition("orders", open_transactions="cut").next_offset == 1
+    assert archive.partition("stock", open_transactions="cut").next_offset == 1
 
 
 def test_what_a_cut_leaves_out_is_listed_after_damage_was_found_elsewhere(tmp_path: Path) -> None:
