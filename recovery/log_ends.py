@@ -1,7 +1,7 @@
 """How a recovered log ends where transactions are open: cut before them, aborted, or left open."""
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Mapping, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -89,12 +89,30 @@ class LogEnds:
         try:
             if self._how == "cut":
                 partition = self._cut(partition, place, where)
-            return self._ended(partition, place, where)
+            readable = replace(partition, beneath=self._readable(partition.beneath, place, where))
+            return replace(self._ended(readable, place, where), beneath=partition.beneath)
         except DAMAGE as error:
             self._notes.cannot_read(
                 place, f"{where}: which transactions are open where it ends cannot be read, and they stay open: {error}"
             )
             return replace(partition, open_from=_open_from(partition))
+
+    def _readable(self, entries: Sequence[Entry], place: Place, where: str) -> tuple[Entry, ...]:
+        """What stays in the archive below the log, with gaps for runs that nobody can read: nobody has looked there before."""
+        found: list[Entry] = []
+        for entry in entries:
+            try:
+                if not entry.gap:
+                    run_index(self._store, [*found, entry], len(found))
+                found.append(entry)
+            except DAMAGE as error:
+                found.append(Entry(base_offset=entry.base_offset, last_offset=entry.last_offset, gap=True))
+                self._notes.cannot_read(
+                    place,
+                    f"{where}: offsets {entry.base_offset}-{entry.last_offset}, which stay in the archive, cannot be read, nor what ended "
+                    f"there: {error}",
+                )
+        return tuple(found)
 
     def _to_requested_end(self, partition: PartitionPlan, place: Place, where: str) -> PartitionPlan:
         """Without what follows the end that the user requested. A run that cannot be read to be cut is left out as a whole."""
@@ -119,9 +137,10 @@ class LogEnds:
         last = next((at for at in reversed(range(len(entries))) if not entries[at].gap), None)
         written: list[Written] = []
         opened: dict[tuple[int, int], Open] = {}  # by producer id and first offset; its epoch may be known before a gap alone
-        unplaced: dict[int, Open] = {}  # for their markers a gap had no room
+        unplaced: dict[int, Open] = {}  # for their markers a gap had no room, or lies in what stays in the archive
         for at, entry in enumerate(entries):
             is_local, is_last = at >= len(partition.beneath), at == last
+            gap = entries[at + 1] if at + 1 < len(entries) and entries[at + 1].gap else None
             if unplaced and entry.max_producer_id >= min(unplaced):
                 ended = {state.producer_id for state in run_index(self._store, entries, at).producers if state.coordinator_epoch >= 0}
                 self._notes.ended += ((place, unplaced[producer_id]) for producer_id in unplaced if producer_id in ended)
@@ -132,21 +151,23 @@ class LogEnds:
                 opened = {key: transaction for key, transaction in opened.items() if transaction.producer_id not in ended}
             if entry.gap or (entry.open_from is None and not (is_last and unplaced)):
                 continue
-            gap = entries[at + 1] if at + 1 < len(entries) and is_local else None
-            if (gap is not None and not gap.gap) or not (is_local or is_last):
+            if gap is None and not is_last:
                 continue
-            unread: list[Exception] = []
-            found = open_after(self._store, entries, at, unread)  # none: it began in what is lost, and has no record in what is left
-            if unread:
-                self._notes.cannot_read(place, f"{where}: what is open there is known, but not all of its epochs: {unread[0]}")
+            found = self._open_after(entries, at, place, where)  # none: it began in what is lost, and has no record in what is left
             opened |= {transaction[:2]: transaction for transaction in found if transaction.producer_epoch is not None}
             found = [opened.setdefault(transaction[:2], transaction) for transaction in found]
-            if self._how == "keep":
+            if self._how == "keep":  # one of which nothing is left is not open
+                opened = {key: transaction for key, transaction in opened.items() if transaction.producer_epoch is not None}
                 continue
             ours = {transaction.producer_id: transaction for transaction in found}
             if is_last:
                 self._notes.ended += ((place, unplaced[producer_id]) for producer_id in unplaced.keys() & ours.keys())
                 ours = unplaced | ours
+            if not is_local and not is_last:
+                unplaced |= ours
+                continue
+            if not is_local:
+                gap = None
             room = len(ours) if gap is None else gap.next_offset - gap.base_offset
             if len(ours) > room and is_last:
                 gap = None  # behind it there is room
@@ -174,6 +195,13 @@ class LogEnds:
             return replace(partition, written=(), open_from=max(first, partition.start_offset))
         return replace(partition, written=tuple(written), open_from=None)
 
+    def _open_after(self, entries: EntryList, at: int, place: Place, where: str) -> list[Open]:
+        unread: list[Exception] = []
+        found = open_after(self._store, entries, at, unread)
+        if unread:
+            self._notes.cannot_read(place, f"{where}: what is open there is known, but not all of its epochs: {unread[0]}")
+        return found
+
     def _keep(self, found: Collection[Open], partition: PartitionPlan, log: Place) -> int:
         """Note that they stay open; return the first offset of all."""
         unfinished, first = self._unfinished.get(log, {}), min(transaction.first_offset for transaction in found)
@@ -181,9 +209,12 @@ class LogEnds:
         if first < partition.start_offset:
             known = self._local_producers(partition, {transaction.producer_id for transaction in found})
         ended = set()
+        newest = {
+            opened.producer_id: opened.producer_epoch for opened in sorted(found, key=lambda opened: opened.first_offset)
+        }  # as leaders know it
         for transaction in found:
             state = unfinished.get(transaction.producer_id)
-            if state is not None and state.ends(transaction.producer_epoch if transaction.producer_id in known else None):
+            if state is not None and state.ends(newest[transaction.producer_id] if transaction.producer_id in known else None):
                 ended.add(transaction)
         self._notes.opened(log, (transaction for transaction in found if transaction not in ended), "left open")
         self._notes.opened(log, (transaction for transaction in found if transaction in ended), "ended by the coordinator")
@@ -204,8 +235,7 @@ class LogEnds:
         """Without everything from the first open transaction on; what is cut may have ended an earlier one."""
         entries, end, gone = partition.listed, partition.next_offset, list[Open]()
         while entries and entries[-1].open_from is not None:
-            found = open_after(self._store, entries, len(entries) - 1)
-            if not found:
+            if not (found := self._open_after(entries, len(entries) - 1, place, where)):
                 break
             end = min(each.first_offset for each in found)
             gone += found

@@ -122,6 +122,11 @@ class LeaderLog:
         return row.base_offset
 
     @property
+    def opened(self) -> set[int]:
+        """The producers with an open transaction."""
+        return {producer_id for producer_id, entry in self.producers.items() if entry.open_from is not None}
+
+    @property
     def last_stable_offset(self) -> int:
         return min((entry.open_from for entry in self.producers.values() if entry.open_from is not None), default=self.end)
 

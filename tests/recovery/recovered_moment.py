@@ -174,16 +174,24 @@ class RecoveredMoment:
         logs = {place: log.copy() for place, log in self.logs.items()}
         self._coordinator(logs).run(self.now_ms + HOUR_MS)  # leaders know nothing of what stays in the archive
         for place, local in sorted(self.logs.items()):
-            if self._ends_in_lost(place):
+            if self._is_unread(place):
                 continue
-            log, after = (LeaderLog((*self.below[place], *each.rows), each.end) for each in (local, logs[place]))
-            opened = {producer_id for producer_id, entry in log.producers.items() if entry.open_from is not None}
+            lost = self.moment.lost.get(place, ())
+            read = [row for row in self.below[place] if not any(first <= row.base_offset <= last for first, last in lost)]
+            ends = [
+                row for row in self.below[place] if row in read or row.kind is not None
+            ]  # also those that are lost, with what they ended
+            opened, *others = (LeaderLog((*below, *local.rows), local.end).opened for below in (ends, read, self.below[place]))
+            may_be_open = opened.union(*others)  # by an index of which the run is lost, too: nobody has looked there
+            after = LeaderLog((*ends, *logs[place].rows), logs[place].end).opened
             if opened and not any(text.startswith(f"{place[0]}:{place[1]} ends inside a transaction") for text in self.plan.endings):
                 yield Problem("keep", f"{place[0]}:{place[1]} ends inside a transaction, and the plan does not say so")
             for producer_id in sorted(opened):
-                is_ended = after.producers[producer_id].open_from is None
+                is_ended = producer_id not in after
                 if named.get((*place, producer_id)) is not is_ended:
                     yield Problem("keep", f"{place[0]}:{place[1]}, {producer_id} ended: {is_ended}, the plan {named}")
+            for producer_id in sorted(producer_id for *at, producer_id in named if (*at,) == place and producer_id not in may_be_open):
+                yield Problem("keep", f"{place[0]}:{place[1]}: nothing of {producer_id} is open, the plan {named}")
 
     def _is_unread(self, place: Place) -> bool:
         """The plan says that nobody knows what is open there: what tells is lost."""

@@ -186,8 +186,8 @@ def test_what_is_open_before_a_gap_and_behind_it_is_named_once_and_ended_by_its_
     assert [(each.first_offset, each.producer_epoch, each.outcome) for each in cut.transactions] == [(0, 3, "ended by the coordinator")]
 
 
-def test_a_transaction_of_which_the_log_has_nothing_left_is_ended_by_its_coordinator(tmp_path: Path) -> None:
-    """A leader that does not know the producer takes its marker, whatever the epoch."""
+def test_a_transaction_of_which_the_log_has_nothing_left_is_not_open(tmp_path: Path) -> None:
+    """Nobody waits for its end, though an index that is left lists it."""
     archive = Archive()
     lost, _ = archive.topic("orders", [data(0, 7, producer_epoch=3)], [plain(1)])
     archive.topic("__transaction_state", [state(0, "seven", 7, 2, ("orders", 0), epoch=1)])
@@ -198,7 +198,33 @@ def test_a_transaction_of_which_the_log_has_nothing_left_is_ended_by_its_coordin
     assert mark is not None
     cut = mark.plan.cut
     assert cut is not None
-    assert [(each.producer_epoch, each.outcome) for each in cut.transactions] == [(None, "ended by the coordinator")]
+    assert cut.transactions == ()
+    assert not any("ends inside a transaction" in note for note in mark.plan.endings)
+
+
+@pytest.mark.parametrize(("status", "outcome"), [(1, "left open"), (2, "left open")])
+def test_a_leader_takes_no_marker_that_is_older_than_what_its_producer_wrote_behind_a_gap(status: int, outcome: str) -> None:
+    """To it the transaction before the gap is still open, with the epoch of the last batch."""
+    archive = Archive()
+    archive.topic("orders", [data(0, 7, producer_epoch=1)], None, [data(11, 7, producer_epoch=4)])
+    archive.topic("__transaction_state", [state(0, "seven", 7, status, ("orders", 0), epoch=1)])
+    cut = archive.plan(open_transactions="keep").cut
+    assert cut is not None
+    assert [(each.first_offset, each.outcome) for each in cut.transactions] == [(0, outcome), (11, outcome)]
+
+
+@pytest.mark.parametrize("index_is_lost", [True, False])
+def test_a_lost_run_in_what_stays_in_the_archive_ends_nothing_that_was_open_before_it(index_is_lost: bool) -> None:
+    """What the recovered log begins with ends it, as in a full recovery; its index tells, where it is left, that it had ended before."""
+    archive = Archive()
+    log = [data(0, 7, producer_epoch=3), data(1, 8)], [marker(2, 7, ABORT, producer_epoch=4), plain(3)], [plain(4)]
+    _, lost, _ = archive.topic("orders", *log)
+    archive.store.delete(lost.key)
+    if index_is_lost:
+        archive.store.delete(lost.index_key)
+    [written] = archive.partition("orders", mode="instant").written
+    assert {each.producer_id for each in written.aborts} == ({7, 8} if index_is_lost else {8})
+    assert any("which stay in the archive, cannot be read" in note for note in archive.plan(mode="instant").endings) is index_is_lost
 
 
 @pytest.mark.parametrize(("mode", "expected"), [("full", "left open"), ("instant", "ended by the coordinator")])
