@@ -1,7 +1,7 @@
 """How a recovered log ends where transactions are open: cut before them, aborted, or left open."""
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -18,6 +18,7 @@ from recovery.entry_list import EntryList
 from recovery.open_transactions import DAMAGE, Open, open_after, open_before, run_index
 from recovery.recovery_plan import Abort, PartitionPlan, Place, RecoveryPlan, TopicPlan, Written
 from recovery.runs import fetched
+from recovery.torn_transactions import markers_in
 
 PRODUCER_EPOCH_MAX = 2**15 - 1
 
@@ -102,7 +103,7 @@ class LogEnds:
         found: list[Entry] = []
         for entry in entries:
             try:
-                if not entry.gap:
+                if not entry.gap and entry.max_producer_id >= 0:  # without producers it has ended nothing
                     run_index(self._store, [*found, entry], len(found))
                 found.append(entry)
             except DAMAGE as error:
@@ -143,7 +144,7 @@ class LogEnds:
             gap = entries[at + 1] if at + 1 < len(entries) and entries[at + 1].gap else None
             if unplaced and entry.max_producer_id >= min(unplaced):
                 ended = {state.producer_id for state in run_index(self._store, entries, at).producers if state.coordinator_epoch >= 0}
-                self._notes.ended += ((place, unplaced[producer_id]) for producer_id in unplaced if producer_id in ended)
+                self._notes.ended += ((place, unplaced[producer_id]) for producer_id in self._aborted(entries, at, ended & unplaced.keys()))
                 unplaced = {producer_id: unplaced[producer_id] for producer_id in unplaced if producer_id not in ended}
             if self._how == "keep" and opened and entry.max_producer_id >= min(producer_id for producer_id, _ in opened):
                 states = run_index(self._store, entries, at).producers
@@ -157,7 +158,8 @@ class LogEnds:
             opened |= {transaction[:2]: transaction for transaction in found if transaction.producer_epoch is not None}
             found = [opened.setdefault(transaction[:2], transaction) for transaction in found]
             if self._how == "keep":  # one of which nothing is left is not open
-                opened = {key: transaction for key, transaction in opened.items() if transaction.producer_epoch is not None}
+                is_read = place not in self._notes.unread
+                opened = {key: opening for key, opening in opened.items() if not is_read or opening.producer_epoch is not None}
                 continue
             ours = {transaction.producer_id: transaction for transaction in found}
             if is_last:
@@ -194,6 +196,13 @@ class LogEnds:
             first = self._keep(opened.values(), partition, place)
             return replace(partition, written=(), open_from=max(first, partition.start_offset))
         return replace(partition, written=tuple(written), open_from=None)
+
+    def _aborted(self, entries: EntryList, at: int, ended: Set[int]) -> Iterator[int]:
+        """Those of the producers whose first marker in that run is an ABORT: what one commits comes back whole."""
+        first: dict[int, bool] = {}
+        for found in markers_in(self._store, entries, at, ended) if ended else ():
+            first.setdefault(found.producer_id, found.is_commit)
+        return (producer_id for producer_id, is_commit in first.items() if not is_commit)
 
     def _open_after(self, entries: EntryList, at: int, place: Place, where: str) -> list[Open]:
         unread: list[Exception] = []

@@ -97,7 +97,8 @@ def run_index(store: ObjectStore, entries: Sequence[Entry], at: int) -> RunIndex
             opened = index.open_transactions
             break
         start -= 1  # what is open before it is known by the run before
-    for entry in entries[start : at + 1]:
+    before = [entry for entry in entries[start:at] if entry.max_producer_id >= 0]  # without producers nothing begins or ends in one
+    for entry in [*before, entries[at]]:
         with fetched(store, entry) as file:
             scan = scan_run(file, start=0, end=entry.live_bytes, open_before=opened, where=entry.key)
         if scan is None:

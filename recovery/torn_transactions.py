@@ -314,8 +314,9 @@ def _commits_of(transaction: Open, log: Place, searched: Mapping[Place, _Searche
         if (end := _first_after(transaction, before, found)) is not None:
             ends[other] = end
     behind_gap = min((marker for other, marker in behind if other == log), key=lambda marker: marker.offset, default=None)
-    if behind_gap is not None and behind_gap.producer_epoch == behind_gap.data_epoch == epoch:
-        ends[log] = behind_gap  # nobody knows better, unless another log has an earlier end
+    is_alone = not ends and behind_gap is not None and behind_gap.producer_epoch == behind_gap.data_epoch == epoch
+    if is_alone and behind_gap is not None and behind_gap.timestamp_ms - transaction.last_ms <= _SPAN_MS:
+        ends[log] = behind_gap  # nobody knows better
     first = min(ends.values(), key=lambda marker: (marker.timestamp_ms, not marker.is_commit), default=None)
     if first is not None and first.is_commit:
         until_ms = first.timestamp_ms + _MARKERS_APART_MS
@@ -405,21 +406,29 @@ def _cut_away(store: ObjectStore, before: PartitionPlan, end: int) -> tuple[list
     """Return the COMMITs from offset `end` on, of transactions with records in this log, and the transactions with records there whose end
     nobody can read: it may lie in a run that is lost, or in a gap."""
     entries, commits, unended = before.listed, list[EndMarker](), list[Open]()
+    following: dict[int, EndMarker] = {}  # the next marker of each producer
     for at in reversed(range(len(entries))):
         if entries[at].next_offset <= end:
             break
         with suppress(*DAMAGE):
             if not entries[at].gap:
-                markers = _markers_in(store, entries, at, None) if entries[at].max_producer_id >= 0 else ()
-                commits += [
+                markers = [*markers_in(store, entries, at, None)] if entries[at].max_producer_id >= 0 else []
+                following |= {end_marker.producer_id: end_marker for end_marker in reversed(markers)}
+                commits += (
                     end_marker
                     for end_marker in markers
                     if end_marker.is_commit and end_marker.offset >= end and end_marker.first_offset >= 0
-                ]
+                )
                 continue
-        if at and not entries[at - 1].gap and entries[at - 1].open_from is not None:
-            with suppress(*DAMAGE):
-                unended += (opened for opened in open_after(store, entries, at - 1) if opened.first_offset >= end)
+        if at == 0 or entries[at - 1].gap or entries[at - 1].open_from is None:
+            continue
+        with suppress(*DAMAGE):
+            for opened in open_after(store, entries, at - 1, []):
+                ends = following.get(opened.producer_id)
+                if opened.first_offset >= end and ends is None:
+                    unended.append(opened)
+                elif opened.first_offset >= end and ends is not None and ends.is_commit and ends.first_offset < 0:
+                    commits.append(ends._replace(first_offset=opened.first_offset))  # its data lie before the gap
     return commits, unended
 
 
@@ -450,12 +459,12 @@ def _end_markers(store: ObjectStore, entries: Sequence[Entry], since: Mapping[in
             marked = set(since)  # the run may be readable, if not those before it
         try:
             if wanted := marked & since.keys():
-                yield from _markers_in(store, entries, at, wanted)
+                yield from markers_in(store, entries, at, wanted)
         except DAMAGE:
             continue
 
 
-def _markers_in(store: ObjectStore, entries: Sequence[Entry], at: int, wanted: Collection[int] | None) -> Iterator[EndMarker]:
+def markers_in(store: ObjectStore, entries: Sequence[Entry], at: int, wanted: Collection[int] | None) -> Iterator[EndMarker]:
     """Yield the markers in one run; wanted: of these producers, None: of all."""
     entry = entries[at]
     first_offsets, unknown_from = dict[int, int](), -1

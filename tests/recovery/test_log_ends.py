@@ -213,6 +213,28 @@ def test_a_leader_takes_no_marker_that_is_older_than_what_its_producer_wrote_beh
     assert [(each.first_offset, each.outcome) for each in cut.transactions] == [(0, outcome), (11, outcome)]
 
 
+@pytest.mark.parametrize("mode", ["full", "instant"])
+def test_what_cannot_be_read_yet_is_not_taken_for_nothing_left(mode: str) -> None:
+    """The run of orders that is left has lost its index, and what was open before it is known by a run that is lost."""
+    archive = Archive()
+    lost, blind, _ = archive.topic("orders", [data(0, 7)], [data(1, 7)], [plain(2)])
+    for key in (lost.key, lost.index_key, blind.index_key):
+        archive.store.delete(key)
+    cut = archive.plan(open_transactions="keep", mode=mode).cut
+    assert cut is not None
+    assert [each.outcome for each in cut.transactions] == ["left open"]
+
+
+def test_a_lost_run_without_producers_hides_nothing_that_is_open_around_it() -> None:
+    """It has neither begun nor ended a transaction, so the run behind it can be read without an index."""
+    archive = Archive()
+    _, lost, blind = archive.topic("orders", [data(0, 7, producer_epoch=3)], [plain(1)], [data(2, 7, producer_epoch=3)])
+    for key in (lost.key, lost.index_key, blind.index_key):
+        archive.store.delete(key)
+    [written] = archive.partition("orders", mode="instant").written
+    assert [(abort.producer_id, abort.producer_epoch) for abort in written.aborts] == [(7, 4)]
+
+
 @pytest.mark.parametrize("index_is_lost", [True, False])
 def test_a_lost_run_in_what_stays_in_the_archive_ends_nothing_that_was_open_before_it(index_is_lost: bool) -> None:
     """What the recovered log begins with ends it, as in a full recovery; its index tells, where it is left, that it had ended before."""

@@ -260,7 +260,7 @@ def test_what_retention_has_emptied_lacks_nothing_where_an_end_is_requested_too(
 @pytest.mark.parametrize("mode", ["full", "instant"])
 def test_a_lost_run_between_the_data_and_the_end_hides_no_torn_transaction(mode: str) -> None:
     archive = Archive()
-    _, lost, _ = archive.topic("orders", [data(0, 7, producer_epoch=3)], [plain(1)], [plain(2)])
+    _, lost, _ = archive.topic("orders", [data(0, 7, producer_epoch=3)], [data(1, 7, producer_epoch=3)], [plain(2)])
     archive.topic("menu", [data(0, 7, producer_epoch=3), marker(1, 7, producer_epoch=4, time_ms=LATER)])
     for key in (lost.key, lost.index_key):
         archive.store.delete(key)
@@ -335,6 +335,54 @@ def test_a_cut_counts_what_ended_in_a_lost_run_as_missing(index_is_lost: bool) -
         archive.store.delete(lost.index_key)
     assert archive.partition("orders", open_transactions="cut").next_offset == 1
     assert archive.partition("stock", open_transactions="cut").next_offset == 1
+
+
+@pytest.mark.parametrize("kind", [COMMIT, ABORT])
+def test_what_ended_behind_a_lost_run_is_not_missing_by_a_cut(kind: int) -> None:
+    """stock has that producer's next transaction, of version 1, and all of it."""
+    archive = Archive()
+    behind = [marker(5, 7, kind, time_ms=LATER), plain(6)]
+    _, lost, _ = archive.topic("orders", [plain(0), data(1, 8), data(2, 7)], [data(3, 9), marker(4, 9, ABORT, time_ms=LATER)], behind)
+    late = LATER + 3_600_000
+    archive.topic("stock", [plain(0), data_at(1, 7, late), marker(2, 7, time_ms=late + 1000), plain(3)])
+    for key in (lost.key, lost.index_key):
+        archive.store.delete(key)
+    assert archive.partition("orders", open_transactions="cut").next_offset == 1
+    assert archive.partition("stock", open_transactions="cut").next_offset == 4
+
+
+def test_a_second_lost_run_hides_nothing_that_a_cut_leaves_in_part() -> None:
+    archive = Archive()
+    runs = [plain(0), data(1, 8)], [plain(2)], [data(3, 7, producer_epoch=3)], [marker(4, 7, producer_epoch=4, time_ms=LATER)], [plain(5)]
+    _, first, _, second, _ = archive.topic("orders", *runs)
+    archive.topic("stock", [plain(0), data(1, 7, producer_epoch=3), marker(2, 7, producer_epoch=4, time_ms=LATER)])
+    for key in (first.key, first.index_key, second.key, second.index_key):
+        archive.store.delete(key)
+    assert archive.partition("stock", open_transactions="cut").next_offset == 1
+
+
+@pytest.mark.parametrize("how", ["abort", "cut"])
+def test_a_transaction_of_version_1_a_month_behind_a_gap_is_another(how: str) -> None:
+    archive = Archive()
+    late = LATER + 30 * 86_400_000
+    archive.topic("orders", [data(0, 7)], None, [data_at(11, 7, late), marker(12, 7, time_ms=late + 1000), plain(13)])
+    assert torn(archive, open_transactions=how) == []
+    assert archive.partition("orders", open_transactions=how).next_offset == 14
+
+
+@pytest.mark.parametrize("mode", ["full", "instant"])
+def test_what_its_own_commit_ends_behind_a_gap_is_whole(mode: str) -> None:
+    """Nothing is written for it: in the gap is no room, or it lies in what stays in the archive."""
+    archive = Archive()
+    if mode == "full":
+        archive.topic("orders", [data(at, 100 + at) for at in range(12)], None, [data(22, 110), marker(23, 110, time_ms=LATER), plain(24)])
+    else:
+        before = [data(0, 9), data(1, 110)]
+        _, lost, *_ = archive.topic("orders", before, [data(2, 8)], [data(3, 110), marker(4, 110, time_ms=LATER)], [plain(5)])
+        for key in (lost.key, lost.index_key):
+            archive.store.delete(key)
+    archive.topic("menu", [data(0, 110), marker(1, 110, time_ms=LATER)])
+    assert torn(archive, mode=mode) == []
 
 
 def test_what_a_cut_leaves_out_is_listed_after_damage_was_found_elsewhere(tmp_path: Path) -> None:
