@@ -2,6 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -14,11 +15,11 @@ from headwater_core.segments.run_scan import scan_run
 from manifests.entry import Entry
 from recovery.coordinators import TRANSACTIONS
 from recovery.cut import OpenTransactionAtCut, Outcome
+from recovery.end_markers import markers_in
 from recovery.entry_list import EntryList
 from recovery.open_transactions import DAMAGE, Open, open_after, open_before, run_index
 from recovery.recovery_plan import Abort, PartitionPlan, Place, RecoveryPlan, TopicPlan, Written
 from recovery.runs import fetched
-from recovery.torn_transactions import markers_in
 
 PRODUCER_EPOCH_MAX = 2**15 - 1
 
@@ -99,7 +100,7 @@ class LogEnds:
             return replace(partition, open_from=_open_from(partition))
 
     def _readable(self, entries: Sequence[Entry], place: Place, where: str) -> tuple[Entry, ...]:
-        """What stays in the archive below the log, with gaps for runs that nobody can read: nobody has looked there before."""
+        """Return what stays in the archive below the log, with gaps for runs that cannot be read: no plan has looked at them before."""
         found: list[Entry] = []
         for entry in entries:
             try:
@@ -165,11 +166,11 @@ class LogEnds:
             if is_last:
                 self._notes.ended += ((place, unplaced[producer_id]) for producer_id in unplaced.keys() & ours.keys())
                 ours = unplaced | ours
-            if not is_local and not is_last:
-                unplaced |= ours
-                continue
             if not is_local:
                 gap = None
+                if not is_last:
+                    unplaced |= ours
+                    continue
             room = len(ours) if gap is None else gap.next_offset - gap.base_offset
             if len(ours) > room and is_last:
                 gap = None  # behind it there is room
@@ -198,11 +199,12 @@ class LogEnds:
         return replace(partition, written=tuple(written), open_from=None)
 
     def _aborted(self, entries: EntryList, at: int, ended: Set[int]) -> Iterator[int]:
-        """Those of the producers whose first marker in that run is an ABORT: what one commits comes back whole."""
-        first: dict[int, bool] = {}
-        for found in markers_in(self._store, entries, at, ended) if ended else ():
-            first.setdefault(found.producer_id, found.is_commit)
-        return (producer_id for producer_id, is_commit in first.items() if not is_commit)
+        """Return the producers whose first marker in that run is an ABORT, or cannot be read: what a COMMIT ends comes back whole."""
+        committed: dict[int, bool] = {}
+        with suppress(*DAMAGE):
+            for found in markers_in(self._store, entries, at, ended) if ended else ():
+                committed.setdefault(found.producer_id, found.is_commit)
+        return (producer_id for producer_id in ended if not committed.get(producer_id))
 
     def _open_after(self, entries: EntryList, at: int, place: Place, where: str) -> list[Open]:
         unread: list[Exception] = []
@@ -218,9 +220,8 @@ class LogEnds:
         if first < partition.start_offset:
             known = self._local_producers(partition, {transaction.producer_id for transaction in found})
         ended = set()
-        newest = {
-            opened.producer_id: opened.producer_epoch for opened in sorted(found, key=lambda opened: opened.first_offset)
-        }  # as leaders know it
+        in_order = sorted(found, key=lambda transaction: transaction.first_offset)
+        newest = {transaction.producer_id: transaction.producer_epoch for transaction in in_order}  # as leaders know it
         for transaction in found:
             state = unfinished.get(transaction.producer_id)
             if state is not None and state.ends(newest[transaction.producer_id] if transaction.producer_id in known else None):

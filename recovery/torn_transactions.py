@@ -12,42 +12,26 @@ which they are open.
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from headwater_core.objectstore.store import ObjectStore
-from headwater_core.segments.batch_walk import walk
 from headwater_core.segments.coordinator_records import TransactionState
-from headwater_core.segments.markers import ABORT, COMMIT, read_marker
 from headwater_core.threads import ContextThreads
 from manifests.entry import Entry
 from recovery.coordinators import TRANSACTIONS, Commitment
 from recovery.cut import TornTransaction
+from recovery.end_markers import EndMarker, markers_in
 from recovery.local_part import OPEN_RUNS_MAX
-from recovery.open_transactions import DAMAGE, Open, open_after, open_before, run_index
+from recovery.open_transactions import DAMAGE, Open, open_after, run_index
 from recovery.recovery_plan import PartitionPlan, Place
-from recovery.runs import fetched
 
 _RUNS_MIN = 8  # of a log that are searched from its end on, whichever times their records have
 _SPAN_MS = 3_600_000  # how much older than its marker a record may be: Kafka's limit for a transaction is 15 minutes
 _TWINS_APART_MS = 1_000  # the same where they are taken for one without further evidence
 _MARKERS_APART_MS = 10_000  # how far from each other the markers of one transaction may be: leaders write them, each by its own clock
-
-
-class EndMarker(NamedTuple):
-    """A marker as a log has it. data_epoch, data_ms: of the last data of its transaction; -1: there is none, or it is not known.
-    first_offset: of that transaction's records in this log; -1: it has none there"""
-
-    producer_id: int
-    producer_epoch: int
-    offset: int
-    is_commit: bool
-    timestamp_ms: int
-    data_epoch: int
-    data_ms: int
-    first_offset: int
 
 
 class TornFound(NamedTuple):
@@ -313,10 +297,12 @@ def _commits_of(transaction: Open, log: Place, searched: Mapping[Place, _Searche
         found = sorted((marker for at, marker in others if at == other and marker.producer_epoch == epoch), key=lambda each: each.offset)
         if (end := _first_after(transaction, before, found)) is not None:
             ends[other] = end
-    behind_gap = min((marker for other, marker in behind if other == log), key=lambda marker: marker.offset, default=None)
-    is_alone = not ends and behind_gap is not None and behind_gap.producer_epoch == behind_gap.data_epoch == epoch
-    if is_alone and behind_gap is not None and behind_gap.timestamp_ms - transaction.last_ms <= _SPAN_MS:
-        ends[log] = behind_gap  # nobody knows better
+    own = [marker for other, marker in behind if other == log]
+    if own and not ends:  # no other log shows that it ended before
+        following = min(own, key=lambda marker: marker.offset)
+        is_in_time = following.timestamp_ms - transaction.last_ms <= _SPAN_MS
+        if following.producer_epoch == following.data_epoch == epoch and is_in_time:
+            ends[log] = following
     first = min(ends.values(), key=lambda marker: (marker.timestamp_ms, not marker.is_commit), default=None)
     if first is not None and first.is_commit:
         until_ms = first.timestamp_ms + _MARKERS_APART_MS
@@ -404,7 +390,7 @@ def _torn_of(parts: _Parts) -> TornTransaction:
 
 def _cut_away(store: ObjectStore, before: PartitionPlan, end: int) -> tuple[list[EndMarker], list[Open]]:
     """Return the COMMITs from offset `end` on, of transactions with records in this log, and the transactions with records there whose end
-    nobody can read: it may lie in a run that is lost, or in a gap."""
+    cannot be read: it may lie in a run that is lost, or in a gap."""
     entries, commits, unended = before.listed, list[EndMarker](), list[Open]()
     following: dict[int, EndMarker] = {}  # the next marker of each producer
     for at in reversed(range(len(entries))):
@@ -413,12 +399,8 @@ def _cut_away(store: ObjectStore, before: PartitionPlan, end: int) -> tuple[list
         with suppress(*DAMAGE):
             if not entries[at].gap:
                 markers = [*markers_in(store, entries, at, None)] if entries[at].max_producer_id >= 0 else []
-                following |= {end_marker.producer_id: end_marker for end_marker in reversed(markers)}
-                commits += (
-                    end_marker
-                    for end_marker in markers
-                    if end_marker.is_commit and end_marker.offset >= end and end_marker.first_offset >= 0
-                )
+                following |= {marker.producer_id: marker for marker in reversed(markers)}
+                commits += (marker for marker in markers if marker.is_commit and marker.offset >= end and marker.first_offset >= 0)
                 continue
         if at == 0 or entries[at - 1].gap or entries[at - 1].open_from is None:
             continue
@@ -462,46 +444,3 @@ def _end_markers(store: ObjectStore, entries: Sequence[Entry], since: Mapping[in
                 yield from markers_in(store, entries, at, wanted)
         except DAMAGE:
             continue
-
-
-def markers_in(store: ObjectStore, entries: Sequence[Entry], at: int, wanted: Collection[int] | None) -> Iterator[EndMarker]:
-    """Yield the markers in one run; wanted: of these producers, None: of all."""
-    entry = entries[at]
-    first_offsets, unknown_from = dict[int, int](), -1
-    try:
-        first_offsets.update(open_before(store, entries, at))
-    except DAMAGE:
-        unknown_from = entries[at - 1].open_from or 0  # where the oldest of them begins, which is not lost with the run before
-    concerned = first_offsets.keys() if wanted is None else first_offsets.keys() & set(wanted)
-    try:
-        opened = open_after(store, entries, at - 1) if concerned else ()
-    except DAMAGE:
-        opened = ()  # what the markers' data were is not known
-    data = {
-        transaction.producer_id: (transaction.producer_epoch, transaction.last_ms)
-        for transaction in opened
-        if transaction.producer_epoch is not None
-    }  # epoch and time of each producer's last
-    with fetched(store, entry) as file:
-        for position, header in walk(file, 0, entry.live_bytes, where=entry.key):
-            producer_id = header.producer_id
-            if (wanted is not None and producer_id not in wanted) or not header.is_transactional:
-                continue
-            if not header.is_control:
-                first_offsets.setdefault(producer_id, header.base_offset)
-                data[producer_id] = header.producer_epoch, header.max_timestamp_ms
-                continue
-            file.seek(position)
-            kind = read_marker(file.read(header.size_bytes), where=entry.key).type if header.records else -1
-            if kind in (ABORT, COMMIT):
-                epoch, data_ms = data.pop(producer_id, (-1, -1))
-                yield EndMarker(
-                    producer_id=producer_id,
-                    producer_epoch=header.producer_epoch,
-                    offset=header.base_offset,
-                    is_commit=kind == COMMIT,
-                    timestamp_ms=header.max_timestamp_ms,
-                    data_epoch=epoch,
-                    data_ms=data_ms,
-                    first_offset=first_offsets.pop(producer_id, unknown_from),
-                )

@@ -178,11 +178,9 @@ class RecoveredMoment:
                 continue
             lost = self.moment.lost.get(place, ())
             read = [row for row in self.below[place] if not any(first <= row.base_offset <= last for first, last in lost)]
-            ends = [
-                row for row in self.below[place] if row in read or row.kind is not None
-            ]  # also those that are lost, with what they ended
+            ends = [row for row in self.below[place] if row in read or row.kind is not None]  # markers that are lost have ended something
             opened, *others = (LeaderLog((*below, *local.rows), local.end).opened for below in (ends, read, self.below[place]))
-            may_be_open = opened.union(*others)  # by an index of which the run is lost, too: nobody has looked there
+            may_be_open = opened.union(*others)  # an index may be left of a run that is lost
             after = LeaderLog((*ends, *logs[place].rows), logs[place].end).opened
             if opened and not any(text.startswith(f"{place[0]}:{place[1]} ends inside a transaction") for text in self.plan.endings):
                 yield Problem("keep", f"{place[0]}:{place[1]} ends inside a transaction, and the plan does not say so")

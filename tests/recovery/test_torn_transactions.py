@@ -385,6 +385,17 @@ def test_what_its_own_commit_ends_behind_a_gap_is_whole(mode: str) -> None:
     assert torn(archive, mode=mode) == []
 
 
+def test_an_end_in_a_run_of_which_the_index_is_left_may_be_an_abort() -> None:
+    """Both runs stay in the archive, so no gap takes their places: what is open before them is named."""
+    archive = Archive()
+    before = [data(0, 7, producer_epoch=3), data(1, 9)]
+    _, lost, ends, _ = archive.topic("orders", before, [data(2, 8)], [marker(3, 7, ABORT, producer_epoch=4)], [plain(4)])
+    archive.topic("menu", [data(0, 7, producer_epoch=3), marker(1, 7, producer_epoch=4, time_ms=LATER)])
+    for key in (lost.key, lost.index_key, ends.key):
+        archive.store.delete(key)
+    assert torn(archive, mode="instant") == [("", ("menu:0",), ("orders:0",))]
+
+
 def test_what_a_cut_leaves_out_is_listed_after_damage_was_found_elsewhere(tmp_path: Path) -> None:
     archive = Archive()
     archive.topic("orders", [plain(0), data(1, 7)])
