@@ -1,13 +1,11 @@
 """The markers in archived runs, with what they end."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
-from headwater_core.objectstore.store import ObjectStore
 from headwater_core.segments.batch_walk import walk
 from headwater_core.segments.markers import ABORT, COMMIT, read_marker
-from manifests.entry import Entry
-from recovery.open_transactions import DAMAGE, open_after, open_before
+from recovery.open_transactions import DAMAGE, RunIndexes
 from recovery.runs import fetched
 
 
@@ -25,17 +23,17 @@ class EndMarker(NamedTuple):
     first_offset: int
 
 
-def markers_in(store: ObjectStore, entries: Sequence[Entry], at: int, wanted: Collection[int] | None) -> Iterator[EndMarker]:
+def markers_in(indexes: RunIndexes, at: int, wanted: Collection[int] | None) -> Iterator[EndMarker]:
     """Yield the markers in one run; wanted: of these producers, None: of all."""
-    entry = entries[at]
+    entries, entry = indexes.entries, indexes.entries[at]
     first_offsets, unknown_from = dict[int, int](), -1
     try:
-        first_offsets.update(open_before(store, entries, at))
+        first_offsets.update(indexes.open_before(at))
     except DAMAGE:
         unknown_from = entries[at - 1].open_from or 0  # where the oldest of them begins, which is not lost with the run before
     concerned = first_offsets.keys() if wanted is None else first_offsets.keys() & set(wanted)
     try:
-        opened = open_after(store, entries, at - 1) if concerned else ()
+        opened = indexes.open_after(at - 1) if concerned else ()
     except DAMAGE:
         opened = ()  # what the markers' data were is not known
     data = {
@@ -43,7 +41,7 @@ def markers_in(store: ObjectStore, entries: Sequence[Entry], at: int, wanted: Co
         for transaction in opened
         if transaction.producer_epoch is not None
     }  # epoch and time of each producer's last
-    with fetched(store, entry) as file:
+    with fetched(indexes.store, entry) as file:
         for position, header in walk(file, 0, entry.live_bytes, where=entry.key):
             producer_id = header.producer_id
             if (wanted is not None and producer_id not in wanted) or not header.is_transactional:

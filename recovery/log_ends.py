@@ -17,7 +17,7 @@ from recovery.coordinators import TRANSACTIONS
 from recovery.cut import OpenTransactionAtCut, Outcome
 from recovery.end_markers import markers_in
 from recovery.entry_list import EntryList
-from recovery.open_transactions import DAMAGE, Open, open_after, open_before, run_index
+from recovery.open_transactions import DAMAGE, Open, RunIndexes
 from recovery.recovery_plan import Abort, PartitionPlan, Place, RecoveryPlan, TopicPlan, Written
 from recovery.runs import fetched
 
@@ -102,13 +102,14 @@ class LogEnds:
     def _readable(self, entries: Sequence[Entry], place: Place, where: str) -> tuple[Entry, ...]:
         """Return what stays in the archive below the log, with gaps for runs that cannot be read: no plan has looked at them before."""
         found: list[Entry] = []
-        for entry in entries:
+        indexes = RunIndexes(self._store, found)
+        for at, entry in enumerate(entries):
+            found.append(entry)
             try:
                 if not entry.gap and entry.max_producer_id >= 0:  # without producers it has ended nothing
-                    run_index(self._store, [*found, entry], len(found))
-                found.append(entry)
+                    indexes.of(at)
             except DAMAGE as error:
-                found.append(Entry(base_offset=entry.base_offset, last_offset=entry.last_offset, gap=True))
+                found[at] = Entry(base_offset=entry.base_offset, last_offset=entry.last_offset, gap=True)
                 self._notes.cannot_read(
                     place,
                     f"{where}: offsets {entry.base_offset}-{entry.last_offset}, which stay in the archive, cannot be read, nor what ended "
@@ -136,6 +137,7 @@ class LogEnds:
         the producer's next marker would end both. Unless they are to be kept, none is left to the recovered coordinator: it may know an
         older transaction of the same producer."""
         entries = _with_beneath(partition)
+        indexes = RunIndexes(self._store, entries)
         last = next((at for at in reversed(range(len(entries))) if not entries[at].gap), None)
         written: list[Written] = []
         opened: dict[tuple[int, int], Open] = {}  # by producer id and first offset; its epoch may be known before a gap alone
@@ -144,18 +146,18 @@ class LogEnds:
             is_local, is_last = at >= len(partition.beneath), at == last
             gap = entries[at + 1] if at + 1 < len(entries) and entries[at + 1].gap else None
             if unplaced and entry.max_producer_id >= min(unplaced):
-                ended = {state.producer_id for state in run_index(self._store, entries, at).producers if state.coordinator_epoch >= 0}
-                self._notes.ended += ((place, unplaced[producer_id]) for producer_id in self._aborted(entries, at, ended & unplaced.keys()))
+                ended = {state.producer_id for state in indexes.of(at).producers if state.coordinator_epoch >= 0}
+                self._notes.ended += ((place, unplaced[producer_id]) for producer_id in _aborted(indexes, at, ended & unplaced.keys()))
                 unplaced = {producer_id: unplaced[producer_id] for producer_id in unplaced if producer_id not in ended}
             if self._how == "keep" and opened and entry.max_producer_id >= min(producer_id for producer_id, _ in opened):
-                states = run_index(self._store, entries, at).producers
+                states = indexes.of(at).producers
                 ended = {state.producer_id for state in states if state.coordinator_epoch >= 0}
                 opened = {key: transaction for key, transaction in opened.items() if transaction.producer_id not in ended}
             if entry.gap or (entry.open_from is None and not (is_last and unplaced)):
                 continue
             if gap is None and not is_last:
                 continue
-            found = self._open_after(entries, at, place, where)  # none: it began in what is lost, and has no record in what is left
+            found = self._open_after(indexes, at, place, where)  # none: it began in what is lost, and has no record in what is left
             opened |= {transaction[:2]: transaction for transaction in found if transaction.producer_epoch is not None}
             found = [opened.setdefault(transaction[:2], transaction) for transaction in found]
             if self._how == "keep":  # one of which nothing is left is not open
@@ -198,17 +200,9 @@ class LogEnds:
             return replace(partition, written=(), open_from=max(first, partition.start_offset))
         return replace(partition, written=tuple(written), open_from=None)
 
-    def _aborted(self, entries: EntryList, at: int, ended: Set[int]) -> Iterator[int]:
-        """Return the producers whose first marker in that run is an ABORT, or cannot be read: what a COMMIT ends comes back whole."""
-        committed: dict[int, bool] = {}
-        with suppress(*DAMAGE):
-            for found in markers_in(self._store, entries, at, ended) if ended else ():
-                committed.setdefault(found.producer_id, found.is_commit)
-        return (producer_id for producer_id in ended if not committed.get(producer_id))
-
-    def _open_after(self, entries: EntryList, at: int, place: Place, where: str) -> list[Open]:
+    def _open_after(self, indexes: RunIndexes, at: int, place: Place, where: str) -> list[Open]:
         unread: list[Exception] = []
-        found = open_after(self._store, entries, at, unread)
+        found = indexes.open_after(at, unread)
         if unread:
             self._notes.cannot_read(place, f"{where}: what is open there is known, but not all of its epochs: {unread[0]}")
         return found
@@ -234,18 +228,19 @@ class LogEnds:
     def _local_producers(self, partition: PartitionPlan, wanted: Set[int]) -> Collection[int]:
         """Those of `wanted` that its leader knows. Of what stays in the archive it knows nothing."""
         known: set[int] = set()
+        indexes = RunIndexes(self._store, partition.entries)
         for at in reversed(range(len(partition.entries))):
             if known == wanted:
                 break
             if partition.entries[at].max_producer_id >= min(wanted - known):
-                known |= wanted & {state.producer_id for state in run_index(self._store, partition.entries, at).producers}
+                known |= wanted & {state.producer_id for state in indexes.of(at).producers}
         return known
 
     def _cut(self, partition: PartitionPlan, place: Place, where: str) -> PartitionPlan:
         """Without everything from the first open transaction on; what is cut may have ended an earlier one."""
         entries, end, gone = partition.listed, partition.next_offset, list[Open]()
         while entries and entries[-1].open_from is not None:
-            if not (found := self._open_after(entries, len(entries) - 1, place, where)):
+            if not (found := self._open_after(RunIndexes(self._store, entries), len(entries) - 1, place, where)):
                 break
             end = min(each.first_offset for each in found)
             gone += found
@@ -269,9 +264,18 @@ class LogEnds:
         if last.gap:
             return before + EntryList.of((replace(last, last_offset=end - 1),))
         with fetched(self._store, last) as file:
-            opened = open_before(self._store, entries, len(before))
+            opened = RunIndexes(self._store, entries).open_before(len(before))
             scan = scan_run(file, start=0, end=last.live_bytes, open_before=opened, end_offset=end, where=last.key)
         return before if scan is None else before + EntryList.of((part_of(last, scan, end),))
+
+
+def _aborted(indexes: RunIndexes, at: int, ended: Set[int]) -> Iterator[int]:
+    """Return the producers whose first marker in that run is an ABORT, or cannot be read: what a COMMIT ends comes back whole."""
+    committed: dict[int, bool] = {}
+    with suppress(*DAMAGE):
+        for found in markers_in(indexes, at, ended) if ended else ():
+            committed.setdefault(found.producer_id, found.is_commit)
+    return (producer_id for producer_id in ended if not committed.get(producer_id))
 
 
 def _with_beneath(partition: PartitionPlan) -> EntryList:

@@ -24,7 +24,7 @@ from manifests.head import Head
 from manifests.page import Item
 from recovery.discovery import ArchivedTopic
 from recovery.local_part import readable
-from recovery.open_transactions import DAMAGE, run_index
+from recovery.open_transactions import DAMAGE, RunIndexes
 from recovery.recovery_plan import Options, Place, RequestedEnd
 from recovery.runs import fetched
 
@@ -142,7 +142,7 @@ def _with_late_marker(store: ObjectStore, before: EntryTree, is_late: IsLate) ->
     found = None
     for entry in _from_the_end(before, _may_have_marker):
         try:
-            if all(state.coordinator_epoch < 0 for state in run_index(store, [entry], 0).producers):
+            if all(state.coordinator_epoch < 0 for state in RunIndexes(store, [entry]).of(0).producers):
                 continue
             late = any(map(partial(is_late, entry), _headers(store, entry)))
         except DAMAGE:

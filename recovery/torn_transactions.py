@@ -25,7 +25,7 @@ from recovery.coordinators import TRANSACTIONS, Commitment
 from recovery.cut import TornTransaction
 from recovery.end_markers import EndMarker, markers_in
 from recovery.local_part import OPEN_RUNS_MAX
-from recovery.open_transactions import DAMAGE, Open, open_after, run_index
+from recovery.open_transactions import DAMAGE, Open, RunIndexes
 from recovery.recovery_plan import PartitionPlan, Place
 
 _RUNS_MIN = 8  # of a log that are searched from its end on, whichever times their records have
@@ -392,20 +392,21 @@ def _cut_away(store: ObjectStore, before: PartitionPlan, end: int) -> tuple[list
     """Return the COMMITs from offset `end` on, of transactions with records in this log, and the transactions with records there whose end
     cannot be read: it may lie in a run that is lost, or in a gap."""
     entries, commits, unended = before.listed, list[EndMarker](), list[Open]()
+    indexes = RunIndexes(store, entries)
     following: dict[int, EndMarker] = {}  # the next marker of each producer
     for at in reversed(range(len(entries))):
         if entries[at].next_offset <= end:
             break
         with suppress(*DAMAGE):
             if not entries[at].gap:
-                markers = [*markers_in(store, entries, at, None)] if entries[at].max_producer_id >= 0 else []
+                markers = [*markers_in(indexes, at, None)] if entries[at].max_producer_id >= 0 else []
                 following |= {marker.producer_id: marker for marker in reversed(markers)}
                 commits += (marker for marker in markers if marker.is_commit and marker.offset >= end and marker.first_offset >= 0)
                 continue
         if at == 0 or entries[at - 1].gap or entries[at - 1].open_from is None:
             continue
         with suppress(*DAMAGE):
-            for opened in open_after(store, entries, at - 1, []):
+            for opened in indexes.open_after(at - 1, []):
                 ends = following.get(opened.producer_id)
                 if opened.first_offset >= end and ends is None:
                     unended.append(opened)
@@ -423,7 +424,7 @@ def _end_markers(store: ObjectStore, entries: Sequence[Entry], since: Mapping[in
     since  the oldest time that matters, by producer id
     """
     oldest_ms, lowest_id = min(since.values()) - _SPAN_MS, min(since)
-    searched = 0
+    searched, indexes = 0, RunIndexes(store, entries)
     for at in reversed(range(len(entries))):
         entry = entries[at]
         if entry.gap:
@@ -436,11 +437,11 @@ def _end_markers(store: ObjectStore, entries: Sequence[Entry], since: Mapping[in
         if entry.max_producer_id < lowest_id:
             continue
         try:
-            marked = {state.producer_id for state in run_index(store, entries, at).producers if state.coordinator_epoch >= 0}
+            marked = {state.producer_id for state in indexes.of(at).producers if state.coordinator_epoch >= 0}
         except DAMAGE:
             marked = set(since)  # the run may be readable, if not those before it
         try:
             if wanted := marked & since.keys():
-                yield from markers_in(store, entries, at, wanted)
+                yield from markers_in(indexes, at, wanted)
         except DAMAGE:
             continue

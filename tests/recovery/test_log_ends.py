@@ -1,5 +1,7 @@
 import re
+from collections import Counter
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from msgspec.structs import replace
@@ -8,10 +10,12 @@ import recovery
 from headwater_core.segments import checkpoints, flexible
 from headwater_core.segments.markers import ABORT, read_marker
 from headwater_core.segments.records import Record
+from manifests.repository import ManifestRepository
 from recovery.log_ends import PRODUCER_EPOCH_MAX
-from recovery.open_transactions import open_after, run_index
+from recovery.open_transactions import RunIndexes
 from recovery.recovery_plan import Abort
 from recovery.target import read_mark
+from tests.headwater_core.objectstore.meter import MeteredStore
 from tests.headwater_core.segments.builders import a_batch
 from tests.recovery.written_archive import Archive, aborts, batches_in, data, marker, plain, state, text
 
@@ -286,7 +290,20 @@ def test_many_runs_without_an_index_are_read_one_after_the_other() -> None:
     entries = archive.topic("orders", [data(0, 7, producer_epoch=4)], *([plain(at)] for at in range(1, 1200)))
     for entry in entries:
         archive.store.delete(entry.index_key)
-    assert [each.first_offset for each in run_index(archive.store, entries, 1199).open_transactions] == [0]
+    assert [each.first_offset for each in RunIndexes(archive.store, entries).of(1199).open_transactions] == [0]
+
+
+@pytest.mark.parametrize("how", ["abort", "cut", "keep"])
+def test_a_plan_reads_runs_without_indexes_a_few_times_at_most(how: Literal["abort", "cut", "keep"]) -> None:
+    """However many there are in a row: once for each question, not once for each of its successors."""
+    archive = Archive()
+    entries = archive.topic("orders", [data(0, 7, producer_epoch=4)], *([data(at, 8 + at % 2)] for at in range(1, 100)))
+    for entry in entries:
+        archive.store.delete(entry.index_key)
+    metered = MeteredStore(archive.store, log_calls=1_000_000)
+    recovery.plan(ManifestRepository(metered), None, recovery.Options(open_transactions=how))
+    reads = Counter(call.key for call in metered.log if call.operation == "read_into")
+    assert {reads[entry.key] for entry in entries} <= {1, 2, 3}
 
 
 def test_a_run_that_was_cut_tells_what_is_open_where_it_was_cut() -> None:
@@ -295,7 +312,7 @@ def test_a_run_that_was_cut_tells_what_is_open_where_it_was_cut() -> None:
     raw = archive.store.get(entry.key)[0]
     live = len(raw) - len(plain(3)) - len(marker(2, 7))
     cut = replace(entry, last_offset=1, live_bytes=live, open_from=1, records=2)
-    assert [each[:3] for each in open_after(archive.store, [cut], 0)] == [(7, 1, 0)]
+    assert [each[:3] for each in RunIndexes(archive.store, [cut]).open_after(0)] == [(7, 1, 0)]
 
 
 def test_what_cannot_be_read_is_noted_and_stays_open() -> None:

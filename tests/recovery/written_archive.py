@@ -29,7 +29,7 @@ from manifests.entry_tree import EntryTree
 from manifests.head import Head
 from manifests.repository import ManifestRepository
 from manifests.topic import TopicManifest
-from recovery.open_transactions import run_index
+from recovery.open_transactions import RunIndexes
 from recovery.plan_document import decode_plan, encode_plan
 from recovery.recovery_plan import PartitionPlan, RecoveryPlan
 from tests.headwater_core.objectstore.memory import MemoryStore
@@ -184,7 +184,7 @@ class Archive:
         raw = b"".join(run)
         known: Sequence[OpenTransaction] = ()
         if before and not before[-1].gap and before[-1].open_from is not None:
-            known = run_index(self.store, before, len(before) - 1).open_transactions
+            known = RunIndexes(self.store, before).of(len(before) - 1).open_transactions
         scan = scan_run(io.BytesIO(raw), start=0, end=len(raw), open_before=known, where="run")
         assert scan is not None
         first = scan.base_offset if base_offset is None else base_offset
