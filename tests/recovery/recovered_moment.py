@@ -107,9 +107,10 @@ class RecoveredMoment:
             home = self.cluster.home_of(TRANSACTIONS, transaction.transactional_id)
             there = {place: [at for at in offsets if starts[place] <= at < bounds[place]] for place, offsets in transaction.parts.items()}
             visible = {place: [at for at in offsets if ended[place].get(at)] for place, offsets in there.items()}
-            parts = {place: offsets for place, offsets in (visible if any(visible.values()) else there).items() if offsets}
-            states = [offset for offset in transaction.states if offset < bounds[home]]
             is_torn = (transaction.producer_id, transaction.producer_epoch) in named
+            known = visible if any(visible.values()) or is_torn else there  # what is named and aborted in a gap of the archive stays so
+            parts = {place: offsets for place, offsets in known.items() if offsets}
+            states = [offset for offset in transaction.states if offset < bounds[home]]
             transactions.append(replace(transaction, parts=parts, states=states, is_torn=is_torn))
         logs, ends = dict[Place, Log](), archived_ends if archive is not None else {}
         for place, log in self.logs.items():
