@@ -126,7 +126,7 @@ class LogEnds:
             return partition
         entries = _beginning_before(partition.listed, end)
         try:
-            entries = self._cut_at(entries, end)
+            entries = self._cut_at(RunIndexes(self._store, entries), end)
         except DAMAGE as error:
             self._notes.cannot_read(place, f"{where}: offsets {entries[-1].base_offset}-{entries[-1].last_offset} are left out: {error}")
             entries = entries[:-1]
@@ -239,12 +239,14 @@ class LogEnds:
     def _cut(self, partition: PartitionPlan, place: Place, where: str) -> PartitionPlan:
         """Without everything from the first open transaction on; what is cut may have ended an earlier one."""
         entries, end, gone = partition.listed, partition.next_offset, list[Open]()
+        indexes = RunIndexes(self._store, entries)
         while entries and entries[-1].open_from is not None:
-            if not (found := self._open_after(RunIndexes(self._store, entries), len(entries) - 1, place, where)):
+            if not (found := self._open_after(indexes, len(entries) - 1, place, where)):
                 break
             end = min(each.first_offset for each in found)
             gone += found
-            entries = self._cut_at(entries, end)
+            entries = self._cut_at(indexes, end)
+            indexes.cut(entries)
         if end == partition.next_offset:
             return partition
         cut = _of_entries(partition, entries, end)
@@ -255,16 +257,16 @@ class LogEnds:
         )
         return cut
 
-    def _cut_at(self, entries: EntryList, end: int) -> EntryList:
-        """`entries` without what does not lie wholly below `end`, batch by batch. Raises DAMAGE."""
-        entries = _beginning_before(entries, end)
+    def _cut_at(self, indexes: RunIndexes, end: int) -> EntryList:
+        """Their entries without what does not lie wholly below `end`, batch by batch. Raises DAMAGE."""
+        entries = _beginning_before(EntryList.of(indexes.entries), end)
         if not entries or end > entries[-1].last_offset:
             return entries
         before, last = entries[:-1], entries[-1]
         if last.gap:
             return before + EntryList.of((replace(last, last_offset=end - 1),))
         with fetched(self._store, last) as file:
-            opened = RunIndexes(self._store, entries).open_before(len(before))
+            opened = indexes.open_before(len(before))
             scan = scan_run(file, start=0, end=last.live_bytes, open_before=opened, end_offset=end, where=last.key)
         return before if scan is None else before + EntryList.of((part_of(last, scan, end),))
 

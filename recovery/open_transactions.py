@@ -15,7 +15,7 @@ from manifests.entry import Entry
 from recovery.runs import fetched
 
 _MARKED_RUNS = 16  # how far back a producer's last marker is searched for; one that commits at all commits often
-_KEPT_INDEXES = 128
+_KEPT_STATES = 1 << 15  # of producers and transactions: 8 MiB of each log
 DAMAGE = (CorruptData, NotFound, UnsupportedFormat)
 
 
@@ -32,12 +32,21 @@ class Open(NamedTuple):
 
 class RunIndexes:
     """What the indexes of one log's runs say of its producers and transactions. A run without an index is read itself, from the last one
-    on that has one; so what was found last is kept for the neighbours."""
+    on that has one; so what was used last, and what is damaged, is kept in mind for the neighbours."""
 
     def __init__(self, store: ObjectStore, entries: Sequence[Entry]) -> None:
-        """entries: more may be appended to them"""
+        """entries: more may be appended to them, and one that cannot be read may become a gap"""
         self.store, self.entries = store, entries
-        self._known: dict[int, RunIndex] = {}
+        self._known: dict[int, RunIndex] = {}  # what was used last is the last
+        self._damaged: dict[int, Exception] = {}
+        self._states = 0  # of producers and transactions, in what is known
+
+    def cut(self, entries: Sequence[Entry]) -> None:
+        """Go on with fewer entries, of which the last may be cut."""
+        self.entries = entries
+        for at in [at for at in self._known if at >= len(entries) - 1]:
+            self._forget(at)
+        self._damaged = {at: error for at, error in self._damaged.items() if at < len(entries) - 1}
 
     def of(self, at: int) -> RunIndex:
         """What the index of entries[at] says of its live part, without its points: as its layout keeps it, or the run itself where that is
@@ -52,12 +61,7 @@ class RunIndexes:
             start -= 1  # what is open before it is known by the run before
         before = [earlier for earlier in range(start, at) if entries[earlier].max_producer_id >= 0]  # no other begins or ends anything
         for run in [*before, at]:
-            entry = entries[run]
-            with fetched(self.store, entry) as file:
-                scan = scan_run(file, start=0, end=entry.live_bytes, open_before=opened, where=entry.key)
-            if scan is None:
-                raise CorruptData(entry.key, 0, "no batches")
-            index = self._keep(run, scan.index)
+            index = self._keep(run, self._scanned(run, opened))
             opened = index.open_transactions
         assert index is not None
         return index
@@ -126,14 +130,40 @@ class RunIndexes:
         return at > 0 and not self.entries[at - 1].gap and self.entries[at - 1].open_from is not None
 
     def _without_scan(self, at: int) -> RunIndex | None:
+        """Raises what reading the run itself has raised before."""
+        if at in self._damaged:
+            raise self._damaged[at]
+        if (index := self._known.pop(at, None)) is not None:
+            self._known[at] = index
+            return index
         entry = self.entries[at]
-        if at not in self._known and not entry.is_cut and entry.index_bytes:
+        if not entry.is_cut and entry.index_bytes:
             with suppress(*DAMAGE):
                 return self._keep(at, open_layout(entry.layout).read_offloaded(self.store, entry).read_index())
-        return self._known.get(at)
+        return None
+
+    def _scanned(self, at: int, opened: Sequence[OpenTransaction]) -> RunIndex:
+        entry = self.entries[at]
+        try:
+            with fetched(self.store, entry) as file:
+                scan = scan_run(file, start=0, end=entry.live_bytes, open_before=opened, where=entry.key)
+            if scan is None:
+                raise CorruptData(entry.key, 0, "no batches")
+        except DAMAGE as error:
+            self._damaged[at] = error
+            raise
+        return scan.index
 
     def _keep(self, at: int, index: RunIndex) -> RunIndex:
-        if len(self._known) == _KEPT_INDEXES:
-            del self._known[next(iter(self._known))]
-        self._known[at] = replace(index, points=new_points(), aborted=(), epochs=())
-        return self._known[at]
+        index = self._known[at] = replace(index, points=new_points(), aborted=(), epochs=())
+        self._states += _states_of(index)
+        while self._states > _KEPT_STATES and len(self._known) > 1:
+            self._forget(next(iter(self._known)))
+        return index
+
+    def _forget(self, at: int) -> None:
+        self._states -= _states_of(self._known.pop(at))
+
+
+def _states_of(index: RunIndex) -> int:
+    return 1 + len(index.producers) + len(index.open_transactions)

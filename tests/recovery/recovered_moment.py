@@ -108,7 +108,8 @@ class RecoveredMoment:
             there = {place: [at for at in offsets if starts[place] <= at < bounds[place]] for place, offsets in transaction.parts.items()}
             visible = {place: [at for at in offsets if ended[place].get(at)] for place, offsets in there.items()}
             is_torn = (transaction.producer_id, transaction.producer_epoch) in named
-            known = visible if any(visible.values()) or is_torn else there  # what is named and aborted in a gap of the archive stays so
+            is_over = is_torn and transaction.fate == COMMIT  # what is named, and aborted in a gap of the archive, stays so
+            known = visible if any(visible.values()) or is_over else there
             parts = {place: offsets for place, offsets in known.items() if offsets}
             states = [offset for offset in transaction.states if offset < bounds[home]]
             transactions.append(replace(transaction, parts=parts, states=states, is_torn=is_torn))
