@@ -17,6 +17,7 @@ from manifests.head import Head
 from manifests.repository import ManifestRepository
 from manifests.topic import TopicManifest
 from recovery.coordinators import OFFSETS, TRANSACTIONS
+from recovery.open_transactions import DAMAGE, RunIndexes
 from recovery.recovery_plan import Mode, Options, Place, RecoveryPlan
 from recovery.target import read_mark
 from tests.headwater_core.manual_clock import ManualClock
@@ -45,6 +46,17 @@ class MomentArchive(Archive):
                 head = repository.load_unchecked(info.key)
                 found[head.topic, head.partition] = head.next_offset
         return found
+
+    def tells_what_is_open(self) -> bool:
+        """Whether an agent can go on: it has to know which transactions are open where each log ends."""
+        for info in self.store.list(keys.META):
+            if info.key.endswith("/manifest.json"):
+                entries = [*ManifestRepository(self.store).load_unchecked(info.key).entries]
+                try:
+                    RunIndexes(self.store, entries).open_before(len(entries))
+                except DAMAGE:
+                    return False
+        return True
 
     def partitions(
         self, topic: str, topic_id: str, logs: Sequence[Sequence[Sequence[Appended]]], starts: Sequence[int], epochs: Sequence[int]

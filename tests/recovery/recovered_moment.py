@@ -98,7 +98,9 @@ class RecoveredMoment:
         moment, bounds, ended = self.moment, self._bounds, self._outcomes(self.logs)
         archived_ends = moment.archive.ends()
         ends_in_lost = any(archived_ends[place] == last + 1 for place, lost in moment.lost.items() for _, last in lost)  # with its index
-        continues = (moment.options.take_over or moment.options.cluster_id is not None) and not ends_in_lost
+        continues = (
+            (moment.options.take_over or moment.options.cluster_id is not None) and not ends_in_lost and moment.archive.tells_what_is_open()
+        )
         archive = moment.archive if continues else None
         starts = dict.fromkeys(self.starts, 0) if archive is not None else self.starts
         named = {(torn.producer_id, torn.producer_epoch) for torn in self.torn}
