@@ -24,6 +24,7 @@ from headwater.admin_port import Vitals, open_admin_port
 from headwater.agent_verbs import reload_config
 from headwater.config import Config
 from headwater.gateway.handlers.metadata import Address
+from headwater.gateway.proxy.listeners import serve_proxy
 from headwater.gateway.server import serve
 from headwater.live_config import LiveConfig
 from headwater.service_manager import ServiceManager
@@ -95,7 +96,8 @@ async def _run(session: Session, logs: Logs, vitals: Vitals, started: Callable[[
     upkeep = Upkeep(session.fleet) if session.fleet is not None else None
     try:
         async with asyncio.TaskGroup() as tasks:
-            gateway = tasks.create_task(serve(logs, session.config.gateway, started=listening, meter=vitals.gateway))
+            serving, leaving = serve_proxy if session.config.gateway.upstream else serve, asyncio.Event()
+            gateway = tasks.create_task(serving(logs, session.config.gateway, started=listening, meter=vitals.gateway, stopping=leaving))
             watched = tasks.create_task(manager.watched())
             if session.fleet is not None and upkeep is not None and vitals.work is not None:
 
@@ -116,10 +118,13 @@ async def _run(session: Session, logs: Logs, vitals: Vitals, started: Callable[[
                 downloads.submit(session.downloads.run, stop)
             try:
                 received = await signalled
+            except BaseException:
+                gateway.cancel()
+                raise
             finally:
                 stop.set()
                 vitals.listens.clear()
-                gateway.cancel()
+                leaving.set()
                 watched.cancel()
     finally:
         cluster.shutdown(wait=False)

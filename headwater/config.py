@@ -460,7 +460,7 @@ def _check_no_credential(where: str, key: str) -> None:
 
 
 def _given_in_environment(environ: Mapping[str, str]) -> dict[str, Given]:
-    ours = [name for name in environ if name.startswith(PREFIX) and name not in _NOT_SETTINGS and not _SERVICE_LINK.fullmatch(name)]
+    ours = [name for name in environ if name.startswith(PREFIX) and name not in _NOT_SETTINGS and not _is_service_link(name)]
     given: dict[str, Given] = {}
     for name in ours:
         for refused in _REFUSED:
@@ -468,6 +468,10 @@ def _given_in_environment(environ: Mapping[str, str]) -> dict[str, Given]:
                 raise UsageError(f"${name}: {refused}: {_CREDENTIALS}")
         _take(given, _dotted(name), Given(environ[name], f"${name}"))
     return given
+
+
+def _is_service_link(name: str) -> bool:
+    return _SERVICE_LINK.fullmatch(name) is not None and name not in _variables()
 
 
 def _build(section: str, kind: type[_T], given: Mapping[str, Given]) -> _T:
@@ -530,8 +534,14 @@ def _all_aliases() -> list[str]:
     return of_topics + [f"{section}.{name}" for section, aliases in _SECTION_ALIASES.items() for name in aliases]
 
 
+@cache
+def _variables() -> Mapping[str, str]:
+    """Variable of the environment -> key."""
+    return {PREFIX + key.replace(".", "_").upper(): key for key in (*_all_keys(), *_all_aliases())}
+
+
 def _dotted(variable: str) -> str:
-    known = {PREFIX + key.replace(".", "_").upper(): key for key in (*_all_keys(), *_all_aliases())}
+    known = _variables()
     if variable not in known:
         raise UsageError(f"unknown environment variable {variable}{_nearest(variable, known)}")
     return known[variable]

@@ -26,7 +26,7 @@ from headwater.admin.config import AdminConfig
 from headwater.admin.credentials import RELOAD_S, Credentials
 from headwater.admin.local_socket import listen_locally, remove_socket, socket_stamp
 from headwater.admin.recent_answers import RecentAnswers
-from headwater.gateway.server import CannotListen, listen
+from headwater.gateway.acceptor import CannotListen, listen
 
 CONNECTIONS_MAX = 128  # of the port; for one more the one goes that is idle for longest, or else it is closed at once
 ADDRESS_CONNECTIONS_MAX = 64  # of them, from one address; the same for one more

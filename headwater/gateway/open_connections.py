@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from headwater.gateway.config import CONNECTIONS_MOST
 from headwater.gateway.gateway_meter import GatewayMeter
 
 log = structlog.get_logger()
@@ -14,21 +15,30 @@ log = structlog.get_logger()
 class OpenConnection:
     """
     idle_since_s  since when no request is answered; None while one is
+    is_authenticated  its client is known, or need not be
+    ends          with the response that its client waits for
+    peer          its address and port
     """
 
     client: socket.socket
     ip: str
     idle_since_s: float | None
+    is_authenticated: bool = True
+    ends: bool = False
+    peer: str = "?"
 
 
 class OpenConnections:
-    """The connections of one port, at most `limit` of them, and at most `per_ip_limit` of one address."""
+    """The connections of all ports, at most `limit` of them, and at most `per_ip_limit` of one address.
 
-    def __init__(self, limit: int, per_ip_limit: int, meter: GatewayMeter) -> None:
-        self._limit, self._per_ip_limit, self._meter = limit, per_ip_limit, meter
+    unauthenticated_limit  of one address, of which the client is not known yet
+    """
+
+    def __init__(self, limit: int, per_ip_limit: int, meter: GatewayMeter, unauthenticated_limit: int = CONNECTIONS_MOST) -> None:
+        self._limit, self._per_ip_limit, self._meter, self._unauthenticated_limit = limit, per_ip_limit, meter, unauthenticated_limit
         self._by_ip: dict[str, set[OpenConnection]] = {}
 
-    def add(self, client: socket.socket, ip: str, now_s: float) -> OpenConnection | None:
+    def add(self, client: socket.socket, ip: str, now_s: float, *, is_authenticated: bool = True) -> OpenConnection | None:
         """Count one more, idle since now; None where there is no room for it.
 
         When the port is full, the connection that is idle for longest makes room, of the address that has the most, if that has more than
@@ -36,6 +46,8 @@ class OpenConnections:
         address its own do.
         """
         same = self._by_ip.get(ip, set())
+        if not is_authenticated and sum(not connection.is_authenticated for connection in same) >= self._unauthenticated_limit:
+            return None
         if len(same) >= self._per_ip_limit:
             if not self._evict(same):
                 return None
@@ -43,7 +55,7 @@ class OpenConnections:
             larger = [connections for connections in self._by_ip.values() if connections is same or len(connections) > len(same)]
             if not any(self._evict(connections) for connections in sorted(larger, key=len, reverse=True)):
                 return None
-        connection = OpenConnection(client, ip, now_s)
+        connection = OpenConnection(client, ip, now_s, is_authenticated)
         self._by_ip.setdefault(ip, set()).add(connection)
         self._meter.connections += 1
         return connection
@@ -56,6 +68,14 @@ class OpenConnections:
             self._meter.connections -= 1
             if not same:
                 del self._by_ip[connection.ip]
+
+    def end(self) -> None:
+        """Receive nothing more from those that wait for no response: their tasks see the end. Others are to end with their response."""
+        for connections in self._by_ip.values():
+            for connection in connections:
+                connection.ends = True
+                if connection.idle_since_s is not None:
+                    shut_down(connection.client, socket.SHUT_RD)
 
     def _evict(self, connections: set[OpenConnection]) -> bool:
         """Close the one that is idle for longest, if any is: its task sees the end, and takes it from there."""
@@ -70,9 +90,9 @@ class OpenConnections:
         return True
 
 
-def shut_down(client: socket.socket) -> None:
-    """End both directions: whoever waits for the socket sees it. Its descriptor stays its owner's."""
+def shut_down(client: socket.socket, how: int = socket.SHUT_RDWR) -> None:
+    """End both directions, or one: whoever waits for the socket sees it. Its descriptor stays its owner's."""
     try:
-        client.shutdown(socket.SHUT_RDWR)
+        client.shutdown(how)
     except OSError:  # the peer was quicker
         return

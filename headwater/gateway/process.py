@@ -7,6 +7,7 @@ import sys
 
 import structlog
 
+from headwater.gateway.config import CONNECTIONS_MOST
 from hydration.cache.chunk_cache import OPEN_FILES_MAX as CACHED_FILES_MAX
 from hydration.local.local_tier import OPEN_FILES_MAX as LOCAL_FILES_MAX
 
@@ -17,13 +18,17 @@ FILES = CACHED_FILES_MAX + LOCAL_FILES_MAX + OTHER_FILES
 log = structlog.get_logger()
 
 
-def prepare_process(connections_max: int) -> int:
-    """Make this process fit to serve; how many connections it may accept, fewer than `connections_max` where descriptors would run out."""
+def prepare_process(connections_max: int, *, sockets: int = 1) -> int:
+    """Make this process fit to serve; how many connections it may accept, fewer than `connections_max` where descriptors would run out.
+
+    connections_max  0: a third of the descriptors
+    sockets          of one connection
+    """
     sys.setswitchinterval(min(SWITCH_S, sys.getswitchinterval()))
     descriptors = _raise_descriptors()
-    allowed = allowed_connections(connections_max, descriptors)
+    allowed = allowed_connections(connections_max or min(descriptors // 3, CONNECTIONS_MOST), descriptors, sockets)
     if allowed < connections_max:
-        needed = connections_max + FILES
+        needed = connections_max * sockets + FILES
         log.warning(
             "connections_limited",
             connections_max=connections_max,
@@ -46,9 +51,9 @@ def settle_process() -> None:
         gc.freeze()
 
 
-def allowed_connections(connections_max: int, descriptors: int) -> int:
+def allowed_connections(connections_max: int, descriptors: int, sockets: int = 1) -> int:
     """As many as leave the files their share; one at least."""
-    return max(1, min(connections_max, descriptors - FILES))
+    return max(1, min(connections_max, (descriptors - FILES) // sockets))
 
 
 def _raise_descriptors() -> int:

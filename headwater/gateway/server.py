@@ -1,4 +1,4 @@
-"""Sockets and tasks of the gateway, and nothing else."""
+"""The standalone port: requests of clients are answered from the logs, and from the archive."""
 
 import asyncio
 import errno
@@ -13,27 +13,24 @@ from types import TracebackType
 
 import structlog
 
+from headwater.gateway.acceptor import Acceptor, listen
 from headwater.gateway.config import GatewayConfig, split_address
 from headwater.gateway.connection import LONG_BYTES_MAX, Connection, LongRequests, PeerGone
-from headwater.gateway.frames import MalformedRequest
 from headwater.gateway.gateway_meter import GatewayMeter
 from headwater.gateway.handlers.metadata import Address
-from headwater.gateway.open_connections import OpenConnection, OpenConnections
+from headwater.gateway.open_connections import OpenConnection
 from headwater.gateway.process import prepare_process, settle_process
 from headwater.gateway.requests import Reply, Requests
 from headwater.gateway.response import FileSlice, Frame
 from headwater.gateway.unread_responses import UnreadResponse, UnreadResponses
 from headwater_core.clock import Clock, SystemClock
-from headwater_core.errors import UsageError
 from hydration.disk_threads import DiskThreads
 from hydration.logs import Logs
 
-BACKLOG = 512
 BUFFERS_MAX = 1024  # in one system call; Linux takes no more (IOV_MAX)
 DISK_ERRNOS = frozenset((errno.EIO, errno.ESTALE, errno.ENXIO, errno.ENODEV, errno.EREMOTEIO))  # of the file, never of the socket
 READ_BYTES = 1 << 20  # read from disk at once, for a slice that the page cache does not have
 READERS = 32  # such reads at once, of each disk
-NO_DESCRIPTORS_S = 0.5  # pause after the process has run out of descriptors; connections wait in the backlog
 
 Buffer = bytes | memoryview
 
@@ -59,59 +56,25 @@ class Gateway:
         host, port = self._listener.getsockname()[:2]
         return host, port
 
-    async def run(self) -> None:
-        """Serve until it is cancelled, then end all connections."""
+    async def run(self, stopping: asyncio.Event | None = None) -> None:
+        """Serve until it is cancelled, then end all connections; or until `stopping` is set: then what is in flight is answered before."""
+        stopping = stopping or asyncio.Event()
         connections_max = prepare_process(self._config.connections_max)
         try:
             await self._requests.load_schemas()
             await self._requests.snapshots.snapshot()
             settle_process()
             with self._logs.kept_fresh():
-                await self._accept(connections_max)
+                async with asyncio.TaskGroup() as tasks:
+                    acceptor = Acceptor(tasks, self._config, connections_max, self._meter, self._clock)
+                    acceptor.open(self._listener, self._answer_all)
+                    await stopping.wait()
+                    await acceptor.drain(self._config.drain_s)
         finally:
             self._listener.close()
             await self._requests.close()
             self._executor.shutdown(wait=False, cancel_futures=True)
             self._readers.close(wait=False)
-
-    async def _accept(self, connections_max: int) -> None:
-        loop = asyncio.get_running_loop()
-        opened = OpenConnections(connections_max, self._config.connections_per_ip_max, self._meter)
-        async with asyncio.TaskGroup() as connections:
-            while True:
-                try:
-                    client, address = await loop.sock_accept(self._listener)
-                except OSError as error:  # out of descriptors, or the peer has left already
-                    log.warning("accept_failed", reason=str(error))
-                    await asyncio.sleep(NO_DESCRIPTORS_S)
-                    continue
-                connection = opened.add(client, address[0], self._clock.monotonic_s())
-                if connection is None:
-                    client.close()
-                    self._meter.refused += 1
-                    log.warning("connection_refused", ip=address[0], connections_max=connections_max)
-                    continue
-                connections.create_task(self._serve(connection)).add_done_callback(partial(_remove, opened, connection))
-                await asyncio.sleep(0)  # where one was evicted its descriptor is closed, before the next is accepted
-
-    async def _serve(self, opened: OpenConnection) -> None:
-        """One connection from accept to close. Whatever happens to it concerns no other."""
-        client, peer = opened.client, "?"
-        try:
-            peer = "{}:{}".format(*client.getpeername()[:2])
-            client.setblocking(False)
-            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            await self._answer_all(opened)
-        except MalformedRequest as error:
-            log.warning("malformed_request", peer=peer, reason=str(error))
-        except PeerGone as error:
-            log.info("connection_closed", peer=peer, reason=str(error))
-        except OSError as error:
-            log.debug("connection_lost", peer=peer, reason=str(error))
-        except Exception:
-            log.exception("connection_failed", peer=peer)
-        finally:
-            client.close()
 
     async def _answer_all(self, opened: OpenConnection) -> None:
         """Answer requests one by one, in their order, as brokers do; what a client sends in between waits."""
@@ -131,6 +94,8 @@ class Gateway:
                     await self._send(opened, reply)
                     del reply  # its frame may be long
                 opened.idle_since_s = self._clock.monotonic_s()
+                if opened.ends:
+                    return
 
     async def _send(self, opened: OpenConnection, reply: Reply) -> None:
         patience_s = self._config.send_timeout_s + reply.frame.size_bytes / self._config.slowest_bytes_per_s
@@ -143,10 +108,6 @@ class Gateway:
             reply.close()
 
 
-def _remove(opened: OpenConnections, connection: OpenConnection, _: "asyncio.Task[None]") -> None:
-    opened.remove(connection)
-
-
 async def serve(
     logs: Logs,
     config: GatewayConfig,
@@ -154,35 +115,16 @@ async def serve(
     started: Callable[[Address], None] = lambda _: None,
     clock: Clock | None = None,
     meter: GatewayMeter | None = None,
+    stopping: asyncio.Event | None = None,
 ) -> None:
-    """Serve until cancelled. `started` is called with the address as soon as connections are accepted (listen port 0 takes a free one)."""
+    """Serve until cancelled, or until `stopping` is set (see Gateway.run).
+
+    started  called with the address as soon as connections are accepted (listen port 0 takes a free one)
+    """
     gateway = Gateway(logs, config, clock, meter)
     log.info("gateway_started", listen="{}:{}".format(*gateway.address))
     started(gateway.address)
-    await gateway.run()
-
-
-class CannotListen(UsageError):
-    """The address is taken, or not one of this machine."""
-
-
-def listen(address: str, name: str = "gateway") -> socket.socket:
-    """A listening socket at "host:port". Raises UsageError, which names who cannot listen there."""
-    host, port = split_address(address)
-    try:
-        family, kind, protocol, _, where = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        listener = socket.socket(family, kind, protocol)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(where)
-            listener.listen(BACKLOG)
-            listener.setblocking(False)
-        except BaseException:
-            listener.close()
-            raise
-    except OSError as error:
-        raise CannotListen(f"{name} cannot listen on {address}: {error.strerror or error}") from error
-    return listener
+    await gateway.run(stopping)
 
 
 # -- sending ------------------------------------------------------------------------------------------------------

@@ -72,6 +72,17 @@ def test_values_are_text_in_the_environment(tmp_path: Path) -> None:
         ("[gateway]\nnode_id = 2147483648", "int32"),
         ("[gateway]\nworkers = 1000000", "workers"),
         ("[gateway]\nlisten = 'localhost:²'", "not an address"),
+        ("[gateway]\nupstream = 'kafka'", "not an address"),
+        ("[gateway]\nunknown_apis = 'some'", "some"),
+        ("[gateway]\nupstream = 'a:1'\nadvertised = 'kafka:9092'", "{node_id} or {port}"),
+        ("[gateway]\nupstream = 'a:1'\nadvertised = 'kafka-{broker}:9092'", "is not host:port"),
+        ("[gateway]\nupstream = 'a:1'\nadvertised = '{host}:{node_id.real}x'", "is not host:port"),
+        ("[gateway]\nupstream = 'a:1'\nupstream_port_map = '3'", "ID:PORT"),
+        ("[gateway]\nupstream = 'a:1'\nupstream_port_map = '3:0'", "ID:PORT"),
+        ("[gateway]\nupstream = 'a:1'\nupstream_port_map = ['3:19', '4:19']", "once more"),
+        ("[gateway]\nupstream = 'a:1'\nupstream_port_map = ['3:9292']", "port of listen"),
+        ("[gateway]\nupstream = 'a:1'\nupstream_base_port = 0", "no port"),
+        ("[gateway]\nupstream_request_bytes_max = '2GiB'", "upstream_request_bytes_max"),
         ("[store", "not TOML"),
     ],
 )
@@ -107,7 +118,10 @@ def test_no_setting_looks_like_a_service_link() -> None:
     for name in names:
         with pytest.raises(UsageError):
             load(None, {name + "_X": "x"}, {})
-    assert not [name for name in names if name.endswith(("_PORT", "_HOST", "_TCP"))]
+    alike = [name for name in names if name.endswith(("_PORT", "_HOST", "_TCP"))]
+    assert alike == ["HEADWATER_GATEWAY_UPSTREAM_BASE_PORT"]  # whoever calls a Service headwater-gateway-upstream-base is told
+    with pytest.raises(UsageError, match=alike[0]):
+        load(None, {alike[0]: "tcp://10.0.0.1:9292"}, {})
 
 
 def test_an_unknown_flag_setting_names_the_nearest() -> None:

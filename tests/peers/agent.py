@@ -32,7 +32,7 @@ class Headwater:
 
     log_dir  None: it only reads
     store  the section of that name, instead of a directory below `work`
-    log, archival, hydration, control  more settings of these sections
+    log, archival, hydration, control, gateway  more settings of these sections
     listen  where its control log listens for its peers
     admin  where its admin port listens; it has none without
     """
@@ -48,6 +48,7 @@ class Headwater:
         archival: str = "",
         hydration: str = "",
         control: str = "",
+        gateway: str = "",
         listen: str = "",
         admin: str = "",
     ) -> None:
@@ -75,6 +76,7 @@ listen = "{listen or f"127.0.0.1:{free_port()}"}"
 {control}
 [gateway]
 listen = "127.0.0.1:0"
+{gateway}
 [admin]
 listen = "{admin}"
 """

@@ -52,11 +52,13 @@ class BrokerPorts:
 class EndpointRegistry:
     """
     learned  is called with the id of each broker that is named
+    is_open  a broker has answered the proxy, which does not say who it is
     """
 
     def __init__(self, ports: BrokerPorts, learned: Callable[[int], None] = lambda node_id: None) -> None:
         self.ports, self._learned = ports, learned
         self.cluster_id: str | None = None
+        self.is_open = False
         self._upstream: dict[int, Address] = {}
 
     @property

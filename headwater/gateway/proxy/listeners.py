@@ -3,30 +3,35 @@
 import asyncio
 import random
 import socket
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import structlog
 
-from headwater.gateway.config import split_address
+from headwater.gateway.acceptor import Acceptor, CannotListen, listen, set_options
+from headwater.gateway.config import GatewayConfig, split_address
 from headwater.gateway.connection import PeerGone
 from headwater.gateway.frames import MalformedRequest
+from headwater.gateway.gateway_meter import GatewayMeter
+from headwater.gateway.open_connections import OpenConnection
+from headwater.gateway.process import prepare_process, settle_process
 from headwater.gateway.protocol import Api
 from headwater.gateway.proxy.address_walk import AddressWalk, MalformedResponse
 from headwater.gateway.proxy.archive_side import ArchiveSide
 from headwater.gateway.proxy.byte_stream import ByteStream
-from headwater.gateway.proxy.endpoint_registry import Address, BrokerPorts, EndpointRegistry
+from headwater.gateway.proxy.endpoint_registry import Address, EndpointRegistry
 from headwater.gateway.proxy.proxied_connection import ProxiedConnection
-from headwater.gateway.server import READERS, CannotListen, listen
+from headwater.gateway.server import READERS
+from headwater_core.clock import Clock, SystemClock
 from headwater_core.errors import TransientError, UsageError
 from headwater_core.segments import flexible
 from hydration.disk_threads import DiskThreads
+from hydration.logs import Logs
 
 CONNECT_S = 10.0
-VANISHED_MS = 60_000  # what was sent is not acknowledged for so long
 PORT_AGAIN_S = 10.0  # before a port that could not be opened is tried again
 DISCOVER_S, DISCOVER_MAX_S = 1.0, 60.0  # pauses between attempts to find brokers
-NO_DESCRIPTORS_S = 0.5  # pause after the process has run out of descriptors; connections wait in the backlog
 
 _METADATA_VERSION = 5  # of no topic, and without creating any; Kafka 4 still speaks it
 _METADATA_BODY = b"".join((flexible.i16(Api.METADATA), flexible.i16(_METADATA_VERSION), bytes(4), flexible.i16(9), b"headwater", bytes(5)))
@@ -35,33 +40,21 @@ _METADATA_REQUEST = flexible.i32(len(_METADATA_BODY)) + _METADATA_BODY
 log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProxyConfig:
-    """
-    listen          of the port to begin at; the brokers' are on the same host
-    upstream        brokers that are tried there, each by "host:port"
-    passes_unknown  requests of which the proxy knows nothing
-    """
-
-    listen: str
-    upstream: Sequence[str]
-    ports: BrokerPorts
-    passes_unknown: bool = False
-
-
 class ProxyServer:
     """`run()` serves until it is cancelled; its connections end with it.
 
     archive  None: everything is the brokers'
     """
 
-    def __init__(self, config: ProxyConfig, archive: ArchiveSide | None = None) -> None:
-        self._config, self._archive = config, archive
+    def __init__(
+        self, config: GatewayConfig, archive: ArchiveSide | None = None, clock: Clock | None = None, meter: GatewayMeter | None = None
+    ) -> None:
+        self._config, self._archive, self._clock, self._meter = config, archive, clock or SystemClock(), meter or GatewayMeter()
         self._readers = DiskThreads(READERS, "proxy-read")
-        self.registry = EndpointRegistry(config.ports, self._learned)
+        self.registry = EndpointRegistry(config.broker_ports, self._learned)
         self._listener = listen(config.listen, "proxy")
-        self._bound = split_address(config.listen)[0]
-        self._tasks: asyncio.TaskGroup | None = None
+        self._bound = config.listen.rpartition(":")[0]
+        self._acceptor: Acceptor | None = None
         self._opened: set[int] = set()
         self._again_s: dict[int, float] = {}
 
@@ -70,85 +63,65 @@ class ProxyServer:
         host, port = self._listener.getsockname()[:2]
         return host, port
 
-    async def run(self) -> None:
-        """Serve until it is cancelled, then end all connections."""
+    async def run(self, stopping: asyncio.Event | None = None) -> None:
+        """Serve until it is cancelled, then end all connections; or until `stopping` is set: then what is in flight is answered before."""
+        stopping = stopping or asyncio.Event()
+        connections_max = prepare_process(self._config.connections_max, sockets=2)
         try:
-            async with asyncio.TaskGroup() as self._tasks:
-                for node_id in self._config.ports.ports:
+            async with asyncio.TaskGroup() as tasks:
+                self._acceptor = Acceptor(tasks, self._config, connections_max, self._meter, self._clock, self._is_open)
+                for node_id in self.registry.ports.ports:
                     self._learned(node_id)
-                self._tasks.create_task(self._discover_first())
+                background = [tasks.create_task(self._discover_first())]
                 if self._archive is not None:
-                    self._tasks.create_task(self._archive.keep_listed())
-                await self._accept(self._listener, None)
+                    background.append(tasks.create_task(self._archive.keep_listed()))
+                self._acceptor.open(self._listener, partial(self._serve, None))
+                await stopping.wait()
+                await self._acceptor.drain(self._config.drain_s)
+                for task in background:
+                    task.cancel()
         finally:
-            self._tasks = None
+            self._acceptor = None
             self._listener.close()
             self._readers.close(wait=False)
+
+    def _is_open(self) -> bool:
+        return self.registry.is_open
 
     def _learned(self, node_id: int) -> None:
         """Open the port of a broker, or try again to."""
         now_s = asyncio.get_running_loop().time()
-        if self._tasks is None or node_id in self._opened or now_s < self._again_s.get(node_id, 0.0):
+        if self._acceptor is None or node_id in self._opened or now_s < self._again_s.get(node_id, 0.0):
             return
-        port = self._config.ports.port_of(node_id)
+        address = f"{self._bound}:{self.registry.ports.port_of(node_id)}"
         try:
-            listener = listen(f"{self._bound}:{port}", f"port of broker {node_id}")
+            listener = listen(address, f"port of broker {node_id}")
         except CannotListen as error:
             log.error("broker_port_not_opened", node_id=node_id, reason=f"{error}; upstream_port_map may name another port for it")
             self._again_s[node_id] = now_s + PORT_AGAIN_S
             return
         self._opened.add(node_id)
-        log.info("broker_port_opened", node_id=node_id, listen=f"{self._bound}:{port}")
-        self._tasks.create_task(self._accept(listener, node_id))
+        log.info("broker_port_opened", node_id=node_id, listen=address)
+        self._acceptor.open(listener, partial(self._serve, node_id))
 
-    async def _accept(self, listener: socket.socket, node_id: int | None) -> None:
-        loop = asyncio.get_running_loop()
+    async def _serve(self, node_id: int | None, opened: OpenConnection) -> None:
+        """One connection to one broker, or to any."""
+        upstream: socket.socket | None = None
         try:
-            while True:
-                try:
-                    client, _ = await loop.sock_accept(listener)
-                except OSError as error:  # out of descriptors, or the peer has left already
-                    log.warning("accept_failed", reason=str(error))
-                    await asyncio.sleep(NO_DESCRIPTORS_S)
-                    continue
-                assert self._tasks is not None
-                self._tasks.create_task(self._serve(client, node_id))
-                await asyncio.sleep(0)
-        finally:
-            listener.close()
-
-    async def _serve(self, client: socket.socket, node_id: int | None) -> None:
-        """One connection from accept to close. Whatever happens to it concerns no other."""
-        peer, upstream = "?", None
-        try:
-            peer = "{}:{}".format(*client.getpeername()[:2])
-            client.setblocking(False)
-            set_options(client)
             upstream = await self._connect(node_id)
-            host = client.getsockname()[0]
             connection = ProxiedConnection(
-                ByteStream(client),
+                opened,
+                ByteStream(opened.client),
                 ByteStream(upstream),
                 self.registry,
-                host,
+                self._config,
                 archive=self._archive,
                 readers=self._readers,
-                passes_unknown=self._config.passes_unknown,
-                hidden_seen=lambda api_key, version: log.warning("hidden_request", peer=peer, api=f"{api_key} version {version}"),
             )
             await connection.run()
-        except MalformedRequest as error:
-            log.warning("malformed_request", peer=peer, reason=str(error))
-        except PeerGone as error:
-            log.info("connection_closed", peer=peer, reason=str(error))
         except (TransientError, UsageError) as error:
-            log.warning("upstream_failed", peer=peer, node_id=node_id, reason=str(error))
-        except OSError as error:
-            log.debug("connection_lost", peer=peer, reason=str(error))
-        except Exception:
-            log.exception("connection_failed", peer=peer)
+            log.warning("upstream_failed", peer=opened.peer, node_id=node_id, reason=str(error))
         finally:
-            client.close()
             if upstream is not None:
                 upstream.close()
 
@@ -204,6 +177,25 @@ class ProxyServer:
         return [*named, *(broker for broker in self.registry.brokers.values() if broker not in named)]
 
 
+async def serve_proxy(
+    logs: Logs,
+    config: GatewayConfig,
+    *,
+    started: Callable[[Address], None] = lambda _: None,
+    clock: Clock | None = None,
+    meter: GatewayMeter | None = None,
+    stopping: asyncio.Event | None = None,
+) -> None:
+    """As server.serve, in front of brokers."""
+    clock = clock or SystemClock()
+    with ThreadPoolExecutor(config.workers, thread_name_prefix="proxy") as executor, logs.kept_fresh():
+        proxy = ProxyServer(config, ArchiveSide(logs, config, executor, clock), clock, meter)
+        settle_process()
+        log.info("proxy_started", listen="{}:{}".format(*proxy.address), upstream=", ".join(config.upstream))
+        started(proxy.address)
+        await proxy.run(stopping)
+
+
 async def discover(upstream: ByteStream, registry: EndpointRegistry) -> None:
     """Learn from one broker where all are. Raises PeerGone where it wants to know first who asks, MalformedResponse, OSError."""
     await upstream.send(_METADATA_REQUEST)
@@ -215,15 +207,9 @@ async def discover(upstream: ByteStream, registry: EndpointRegistry) -> None:
     walk = AddressWalk(Api.METADATA, _METADATA_VERSION, lambda node_id, host, port: (host, port), size_bytes - 4)
     walk.advance(frame[8 : 4 + size_bytes])
     registry.check(walk.cluster_id)
+    registry.is_open = True
     for node in walk.nodes:
         registry.learn(*node)
-
-
-def set_options(sock: socket.socket) -> None:
-    """Small frames leave at once, and a peer that has vanished is noticed."""
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, VANISHED_MS)
 
 
 async def connect(host: str, port: int) -> socket.socket:

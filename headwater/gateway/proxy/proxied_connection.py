@@ -5,14 +5,19 @@ sent again: where the broker's connection ends, so does the client's, and the cl
 """
 
 import asyncio
+import socket
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+import structlog
+
+from headwater.gateway.config import GatewayConfig, UnknownApis
 from headwater.gateway.connection import PeerGone
 from headwater.gateway.frames import MalformedRequest, read_header
 from headwater.gateway.messages import read_request
+from headwater.gateway.open_connections import OpenConnection, shut_down
 from headwater.gateway.primitives import NO_TAGS, read_varint, skip_tags
 from headwater.gateway.protocol import Api, Code
 from headwater.gateway.proxy.address_walk import LENGTH_KEPT, AddressWalk, MalformedResponse, has_addresses
@@ -29,17 +34,19 @@ from headwater.gateway.response import Part
 from headwater_core.segments import flexible
 from hydration.disk_threads import DiskThreads
 
-REQUEST_BYTES_MAX = 100 << 20  # as Kafka's socket.request.max.bytes
 READ_BYTES_MAX = 4 << 20  # a longer request for records or offsets is the broker's alone: tens of thousands of partitions
 OWN_BYTES_MAX = 64 << 20  # of a response to a request of the proxy's own, which may hold one batch
 VERSIONS_BYTES_MAX = 4 << 10  # of an ApiVersions request that is newer than the proxy: it names a client
 FOLLOWING_MAX = 100  # answers to such requests after one that waits for the broker
 SEND_S, SLOWEST_BYTES_PER_S = 30.0, 64 << 10  # what is the archive's must be taken by then, and as much later as it takes so slowly
 ASK_S = 30.0  # for what the proxy itself requests of a broker
-TOKEN_BYTES_MAX = 512 << 10  # as Kafka's sasl.server.max.receive.size
+UNAUTHENTICATED_BYTES_MAX = 512 << 10  # of what a client sends before its broker knows it: Kafka's sasl.server.max.receive.size
+AUTHENTICATE_S = 10.0  # for that
+END_S = 10.0  # for a broker to close a connection that has ended
 EDITED_BYTES_MAX = 1 << 20  # a longer response is not kept to be changed
-LINGER_S = 10.0  # for what a broker has not answered when its client has sent its last request
 IN_FLIGHT_MAX = 1000  # requests of one connection without a response: brokers answer one by one, clients have five
+log = structlog.get_logger()
+
 _OWN_CORRELATION_ID = -2
 _OF_OFFSETS = frozenset((Api.LIST_OFFSETS, Api.OFFSET_FOR_LEADER_EPOCH))
 _READ_FROM: Mapping[int, int] = {
@@ -73,48 +80,46 @@ class InFlight:
 
 class ProxiedConnection:
     """
-    host            that the client has connected to
-    archive         None: everything is the broker's
-    readers         for what has to be read from a disk before it is sent
-    passes_unknown  requests and versions of which the proxy knows nothing
-    hidden_seen     is called with key and version of a request that was not offered
+    opened   the client's, by whose address it is told where brokers are
+    archive  None: everything is the broker's
+    readers  for what has to be read from a disk before it is sent
     """
 
     def __init__(
         self,
+        opened: OpenConnection,
         client: ByteStream,
         upstream: ByteStream,
         registry: EndpointRegistry,
-        host: str,
+        config: GatewayConfig,
         *,
-        archive: ArchiveSide | None = None,
-        readers: DiskThreads | None = None,
-        passes_unknown: bool = False,
-        hidden_seen: Callable[[int, int], None] = lambda api_key, version: None,
+        archive: ArchiveSide | None,
+        readers: DiskThreads,
     ) -> None:
-        self._client, self._upstream, self._registry, self._host = client, upstream, registry, host
-        self._passes_unknown, self._hidden_seen = passes_unknown, hidden_seen
+        self._opened, self._host = opened, opened.client.getsockname()[0]
+        self._client, self._upstream, self._registry, self._config = client, upstream, registry, config
+        self._passes_unknown = config.unknown_apis is UnknownApis.PASS
         broker = BrokerRequests(self._ask)
         self._fetches = Fetches(archive, broker) if archive is not None else None
         self._offsets = OffsetMerges(archive, broker) if archive is not None else None
-        self._readers = readers or DiskThreads(1, "proxy-read")
+        self._readers = readers
         self._client_id = flexible.i16(-1)
         self._in_flight: deque[InFlight] = deque()
         self._answered = asyncio.Event()
         self._is_of_cluster = False  # the broker has named it
+        self._is_between = True  # nothing of another request has been taken up
         self._is_token_next = False  # SaslHandshake of version 0 is followed by tokens without a header
 
     async def run(self) -> None:
-        """Until either side ends. Raises MalformedRequest, PeerGone, OSError, and UsageError for brokers that have no place here.
-
-        When the client has sent its last request the broker is told, and what it still answers is passed on.
-        """
+        """Until either side ends. Raises MalformedRequest, PeerGone, OSError, and UsageError for brokers that have no place here."""
         requests, responses = asyncio.ensure_future(self._pass_requests()), asyncio.ensure_future(self._pass_responses())
         try:
+            done, _ = await asyncio.wait((requests, responses), timeout=AUTHENTICATE_S, return_when=asyncio.FIRST_COMPLETED)
+            if not done and not self._is_known:
+                raise PeerGone(f"not authenticated within {AUTHENTICATE_S:g} s")
             await asyncio.wait((requests, responses), return_when=asyncio.FIRST_COMPLETED)
             if requests.done() and not requests.exception():
-                self._upstream.end()
-                await asyncio.wait((responses,), timeout=LINGER_S)
+                await asyncio.wait((responses,), timeout=END_S)
             for task in (requests, responses):
                 if task.done():
                     task.result()
@@ -126,36 +131,57 @@ class ProxiedConnection:
                 if request.plan is not None:
                     request.plan.close()
 
+    @property
+    def _is_known(self) -> bool:
+        """The broker answers this client, or all that it does not know."""
+        return self._opened.is_authenticated or self._registry.is_open
+
     # Requests
 
     async def _pass_requests(self) -> None:
+        """Until the client has sent its last one. The broker is told when it has answered them: it would drop what it has not."""
         while head := await self._client.begin(4):
-            size_bytes = _integer(head[:4])
-            if self._is_token_next:
-                head = await self._client.need(4 + min(max(0, size_bytes), _REQUEST_HEAD_BYTES - 4))
-                if not 0 <= size_bytes <= TOKEN_BYTES_MAX:
-                    raise MalformedRequest(f"a token of {size_bytes} bytes, limit {TOKEN_BYTES_MAX}")
-                if not _is_request(head[4:], size_bytes):
-                    await self._pass_request(InFlight(Api.SASL_AUTHENTICATE, 0, -1, is_token=True), size_bytes)
-                    continue
-                self._is_token_next = False
-            if not _REQUEST_HEAD_BYTES - 4 <= size_bytes <= REQUEST_BYTES_MAX:
-                raise MalformedRequest(f"frame of {size_bytes} bytes, limit {REQUEST_BYTES_MAX}")
-            head = await self._client.need(_REQUEST_HEAD_BYTES)
-            api_key, version, correlation_id = (_integer(head[start:end]) for start, end in ((4, 6), (6, 8), (8, 12)))
-            request = InFlight(api_key, version, correlation_id)
-            if request.api_key == Api.API_VERSIONS and request.version > OFFERED[Api.API_VERSIONS].version_max:
-                await self._refuse_version(request, size_bytes)
-                continue
-            self._check_offered(request)
-            is_read = version >= _READ_FROM.get(api_key, 0) and size_bytes <= READ_BYTES_MAX
-            if self._fetches is not None and api_key == Api.FETCH and is_read:
-                await self._pass_fetch(self._fetches, request, size_bytes)
-                continue
-            if self._offsets is not None and api_key in _OF_OFFSETS and is_read:
-                await self._pass_offsets(self._offsets, request, size_bytes)
-                continue
-            has_response = request.api_key != Api.PRODUCE or await self._acks(size_bytes, request.version) != 0
+            self._is_between, self._opened.idle_since_s = False, None
+            await self._pass_next(_integer(head[:4]))
+            self._is_between = True
+            self._note_idle()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._config.drain_s):
+                await self._all_answered()
+        self._upstream.end()
+
+    def _note_idle(self) -> None:
+        if self._is_between and not self._in_flight:
+            self._opened.idle_since_s = asyncio.get_running_loop().time()
+            if self._opened.ends:
+                shut_down(self._opened.client, socket.SHUT_RD)
+
+    async def _pass_next(self, size_bytes: int) -> None:
+        if self._is_token_next:
+            head = await self._client.need(4 + min(max(0, size_bytes), _REQUEST_HEAD_BYTES - 4))
+            if not 0 <= size_bytes <= UNAUTHENTICATED_BYTES_MAX:
+                raise MalformedRequest(f"a token of {size_bytes} bytes, limit {UNAUTHENTICATED_BYTES_MAX}")
+            if not _is_request(head[4:], size_bytes):
+                await self._pass_request(InFlight(Api.SASL_AUTHENTICATE, 0, -1, is_token=True), size_bytes)
+                return
+            self._is_token_next = False
+        limit_bytes = self._config.upstream_request_bytes_max if self._is_known else UNAUTHENTICATED_BYTES_MAX
+        if not _REQUEST_HEAD_BYTES - 4 <= size_bytes <= limit_bytes:
+            raise MalformedRequest(f"frame of {size_bytes} bytes, limit {limit_bytes}")
+        head = await self._client.need(_REQUEST_HEAD_BYTES)
+        api_key, version, correlation_id = (_integer(head[start:end]) for start, end in ((4, 6), (6, 8), (8, 12)))
+        request = InFlight(api_key, version, correlation_id)
+        if api_key == Api.API_VERSIONS and version > OFFERED[Api.API_VERSIONS].version_max:
+            await self._refuse_version(request, size_bytes)
+            return
+        self._check_offered(request)
+        is_read = version >= _READ_FROM.get(api_key, 0) and size_bytes <= READ_BYTES_MAX
+        if self._fetches is not None and api_key == Api.FETCH and is_read:
+            await self._pass_fetch(self._fetches, request, size_bytes)
+        elif self._offsets is not None and api_key in _OF_OFFSETS and is_read:
+            await self._pass_offsets(self._offsets, request, size_bytes)
+        else:
+            has_response = api_key != Api.PRODUCE or await self._acks(size_bytes, version) != 0
             await self._pass_request(request if has_response else None, size_bytes)
 
     async def _pass_request(self, request: InFlight | None, size_bytes: int) -> None:
@@ -229,7 +255,7 @@ class ProxiedConnection:
         if offered is None and self._passes_unknown:
             return
         if offered is None or request.version > offered.version_max:
-            self._hidden_seen(request.api_key, request.version)
+            log.warning("hidden_request", peer=self._opened.peer, api=f"{request.api_key} version {request.version}")
             raise MalformedRequest(f"api key {request.api_key} version {request.version} was not offered")
 
     async def _refuse_version(self, request: InFlight, size_bytes: int) -> None:
@@ -270,9 +296,13 @@ class ProxiedConnection:
             if request.plan is not None:
                 request.plan.close()
             self._answered.set()
+            self._note_idle()
 
     async def _pass_response(self, request: InFlight, size_bytes: int) -> None:
         head = await self._upstream.need(_HEAD_BYTES)
+        if not self._opened.is_authenticated:
+            await self._note_authenticated(request, size_bytes)
+            head = await self._upstream.need(_HEAD_BYTES)
         correlation_id = _integer(head[4:8])
         if size_bytes < 4 or correlation_id != request.correlation_id:
             raise MalformedResponse(f"a response to {correlation_id} in place of {request.correlation_id}")
@@ -297,6 +327,15 @@ class ProxiedConnection:
                 head = await self._upstream.need(min(4 + size_bytes, _HEAD_BYTES + 2))
                 self._is_token_next = _integer(head[8:10]) == Code.NONE
             await self._upstream.pass_on(4 + size_bytes, self._client)
+
+    async def _note_authenticated(self, request: InFlight, size_bytes: int) -> None:
+        """Once the broker has answered what it answers only those whom it knows."""
+        if request.api_key == Api.SASL_AUTHENTICATE:
+            at = _HEAD_BYTES + is_flexible(Api.SASL_AUTHENTICATE, request.version)  # behind tagged fields, of which none is known
+            head = await self._upstream.need(min(4 + size_bytes, at + 2))
+            self._opened.is_authenticated = _integer(head[at : at + 2]) == Code.NONE
+        elif request.api_key not in (Api.API_VERSIONS, Api.SASL_HANDSHAKE):
+            self._opened.is_authenticated = True
 
     async def _replace_addresses(self, request: InFlight, body_bytes: int) -> None:
         """A response is kept until nothing in it can be an address any more, and changed."""

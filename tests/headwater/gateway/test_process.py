@@ -56,6 +56,17 @@ def test_connections_leave_the_files_their_descriptors(descriptors: int, allowed
     assert allowed_connections(1000, descriptors) == allowed
 
 
+def test_a_proxied_connection_has_two_descriptors() -> None:
+    assert allowed_connections(1000, 1024, sockets=2) == 128
+
+
+def test_unless_it_is_configured_a_third_of_the_descriptors_may_be_connections() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with capture_logs() as logs:
+        assert prepare_process(0) == allowed_connections(hard // 3, hard)
+    assert not logs
+
+
 def test_fewer_connections_than_configured_are_reported() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with capture_logs() as logs:

@@ -7,10 +7,11 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from headwater.gateway.config import GatewayConfig, UnknownApis
 from headwater.gateway.messages import response_schema
 from headwater.gateway.protocol import Api
-from headwater.gateway.proxy.endpoint_registry import Address, BrokerPorts
-from headwater.gateway.proxy.listeners import ProxyConfig, ProxyServer
+from headwater.gateway.proxy.endpoint_registry import Address
+from headwater.gateway.proxy.listeners import ProxyServer
 from headwater.gateway.response import Response
 from headwater_core.segments import flexible
 
@@ -101,10 +102,11 @@ class Client:
 
 
 class Bench:
-    """A proxy in front of fake brokers, whose ids are 1, 2 and so on."""
+    """A proxy in front of fake brokers, whose ids are 1, 2 and so on; it stops when `stopping` is set, and `running` ends."""
 
     def __init__(self, server: ProxyServer, addresses: list[Address]) -> None:
-        self.server, self.addresses = server, addresses
+        self.server, self.addresses, self.stopping = server, addresses, asyncio.Event()
+        self.running = asyncio.create_task(server.run(self.stopping))
         self._clients: deque[Client] = deque()
 
     async def connect(self, node_id: int | None = None) -> Client:
@@ -119,23 +121,28 @@ class Bench:
 
 
 @asynccontextmanager
-async def bench(*fakes: FakeBroker, ports: Mapping[int, int], away: int = 0, passes_unknown: bool = False) -> AsyncIterator[Bench]:
-    """ports: of the brokers, by id. away: addresses where nobody listens"""
+async def bench(
+    *fakes: FakeBroker, ports: Mapping[int, int], away: int = 0, passes_unknown: bool = False, **settings: Any
+) -> AsyncIterator[Bench]:
+    """ports: of the brokers, by id. away: addresses where nobody listens. settings: of GatewayConfig"""
     servers = [await asyncio.start_server(fake.serve, "127.0.0.1", 0) for fake in fakes]
     addresses = [server.sockets[0].getsockname()[:2] for server in servers]
     upstream = [*(f"127.0.0.1:{number}" for number in range(1, away + 1)), *(f"{host}:{port}" for host, port in addresses)]
-    config = ProxyConfig(
-        listen="127.0.0.1:0", upstream=upstream, ports=BrokerPorts(base_port=1, ports=ports), passes_unknown=passes_unknown
+    config = GatewayConfig(
+        listen="127.0.0.1:0",
+        upstream=tuple(upstream),
+        upstream_port_map=tuple(f"{node_id}:{port}" for node_id, port in ports.items()),
+        unknown_apis=UnknownApis.PASS if passes_unknown else UnknownApis.HIDE,
+        **settings,
     )
     proxy = ProxyServer(config)
-    running = asyncio.create_task(proxy.run())
     opened = Bench(proxy, addresses)
     try:
         yield opened
     finally:
         opened.close()
-        running.cancel()
+        opened.running.cancel()
         with suppress(asyncio.CancelledError):
-            await running
+            await opened.running
         for server in servers:
             server.close()

@@ -3,16 +3,29 @@
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
 from headwater.gateway.protocol import Api, Code
+from headwater.gateway.proxy import proxied_connection
 from headwater.gateway.proxy.offered_apis import OFFERED
 from headwater.gateway.proxy.proxied_connection import EDITED_BYTES_MAX, acks_of
 from headwater_core.segments import flexible
-from tests.headwater.gateway.proxy.fake_broker import Bench, Client, FakeBroker, bench, brokers, decoded, encoded, metadata, response
+from tests.headwater.gateway.proxy.fake_broker import (
+    Bench,
+    Client,
+    FakeBroker,
+    bench,
+    brokers,
+    decoded,
+    encoded,
+    metadata,
+    next_frame,
+    response,
+)
 from tests.headwater.gateway.raw import a_request
 from tests.s3server import free_ports
 
@@ -145,6 +158,8 @@ def test_a_broker_that_is_not_known_yet_is_asked_for() -> None:
 @pytest.mark.parametrize("records", [b"x" * 10, b"x" * 600_000])
 def test_a_produce_without_an_answer_moves_no_other_answer(version: int, records: bytes) -> None:
     async def use(client: Client, opened: Bench) -> None:
+        await client.send(ask_commit(0))
+        await client.receive()
         await client.send(produce(version, 1, 0, records=records), produce(version, 2, 1), produce(version, 3, 0))
         assert correlation_of((await client.receive() or b"")[:4].rjust(12, b"\0")) >= 0
         await client.send(ask_commit(4))
@@ -423,6 +438,99 @@ def test_what_a_client_has_requested_is_answered_when_it_has_ended_its_side() ->
         assert await client.receive() is None
 
     through(use, opaque)
+
+
+def sasl(error_code: int) -> Callable[[bytes], Iterable[bytes] | None]:
+    """A broker that wants to know who asks, and says so."""
+
+    def answer(frame: bytes) -> Iterable[bytes] | None:
+        api_key, version = int.from_bytes(frame[4:6], "big"), frame[7]
+        if api_key == Api.METADATA:
+            return None
+        if api_key == Api.SASL_AUTHENTICATE:
+            body = encoded(api_key, version, error_code=error_code, error_message=None, auth_bytes=b"", session_lifetime_ms=0)
+            return [response(correlation_of(frame), body)]
+        return opaque(frame)
+
+    return answer
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+@pytest.mark.parametrize(("error_code", "is_known"), [(0, True), (58, False)])
+def test_a_client_may_send_much_once_its_broker_knows_it(version: int, error_code: int, is_known: bool) -> None:
+    async def use(client: Client, opened: Bench) -> None:
+        await client.send(a_request(Api.SASL_AUTHENTICATE, version, {"auth_bytes": b"secret"}, 1))
+        assert await client.receive() is not None
+        await client.send(produce(9, 2, 1, records=b"x" * 600_000))
+        with suppress(ConnectionError):
+            assert (await client.receive() is not None) == is_known
+
+    through(use, sasl(error_code))
+
+
+def test_a_client_that_does_not_say_who_it_is_has_to_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proxied_connection, "AUTHENTICATE_S", 0.05)
+
+    async def use(client: Client, opened: Bench) -> None:
+        assert await client.receive() is None
+
+    with capture_logs() as logs:
+        through(use, sasl(0))
+    assert any("not authenticated" in str(each.get("reason")) for each in logs if each["event"] == "connection_closed")
+
+
+def test_one_address_has_not_all_the_connections_that_nobody_knows() -> None:
+    async def use(client: Client, opened: Bench) -> None:
+        others = [await opened.connect() for _ in range(2)]
+        assert await others[1].receive() is None
+        await client.send(a_request(Api.SASL_AUTHENTICATE, 2, {"auth_bytes": b"secret"}, 1))
+        await client.receive()
+        late = await opened.connect()
+        await late.send(ask_commit(1))
+        assert await late.receive() is not None
+
+    through(use, sasl(0), unauthenticated_per_address=2)
+
+
+def test_before_it_stops_a_proxy_answers_what_is_in_flight_and_takes_nothing_new() -> None:
+    go, asked = asyncio.Event(), asyncio.Event()
+
+    class Slow(FakeBroker):
+        async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            while (frame := await next_frame(reader)) is not None:
+                if frame[4:6] == flexible.i16(Api.OFFSET_COMMIT):
+                    asked.set()
+                    await go.wait()
+                for part in opaque(frame):
+                    writer.write(part)
+            writer.close()
+
+    async def run() -> None:
+        async with bench(Slow(), ports={1: free_ports(1)[0]}) as opened:
+            address = opened.server.address
+            busy, idle = await opened.connect(), await opened.connect()
+            await busy.send(ask_commit(1))
+            await asked.wait()
+            opened.stopping.set()
+            assert await idle.receive() is None
+            go.set()
+            assert await busy.receive() is not None
+            assert await busy.receive() is None
+            await opened.running
+            with pytest.raises(ConnectionError):
+                await asyncio.open_connection(*address)
+
+    asyncio.run(run())
+
+
+def test_what_takes_too_long_is_not_waited_for() -> None:
+    async def use(client: Client, opened: Bench) -> None:
+        await client.send(ask_commit(1))
+        opened.stopping.set()
+        assert await client.receive() is None
+        await opened.running
+
+    through(use, lambda frame: [], drain_s=0.05)
 
 
 def test_every_offered_request_has_a_number_that_fits() -> None:
