@@ -170,7 +170,7 @@ def open_admin_port(session: Session, logs: Logs, vitals: Vitals) -> Iterator[No
 
     fleet, live, pauses = session.fleet, session.live, session.pauses
     topics = TopicSources(
-        lambda topic: TopicRules.of(live.archival_for(topic), live.now.hydration_for(topic)),
+        lambda topic: TopicRules.of(live.archival_for(topic), live.now.hydration_for(topic), live.now.gateway_for(topic)),
         lambda: pauses.now() if pauses.is_known else None,
     )
 
@@ -220,6 +220,7 @@ def open_admin_port(session: Session, logs: Logs, vitals: Vitals) -> Iterator[No
         partial(page_facts, session, logs, vitals),
         topics,
         verbs.offload() if fleet is not None else None,
+        vitals.gateway.clients,
     )
     conflict = AgentSettings(lambda: live.now).conflict
     is_default = "admin.listen" not in session.config.origins

@@ -23,6 +23,7 @@ from headwater.admin.store_probe import StoreProbe
 from headwater.admin_port import Vitals, open_admin_port
 from headwater.agent_verbs import reload_config
 from headwater.config import Config
+from headwater.gateway.config import Earliest
 from headwater.gateway.handlers.metadata import Address
 from headwater.gateway.proxy.listeners import serve_proxy
 from headwater.gateway.server import serve
@@ -96,8 +97,9 @@ async def _run(session: Session, logs: Logs, vitals: Vitals, started: Callable[[
     upkeep = Upkeep(session.fleet) if session.fleet is not None else None
     try:
         async with asyncio.TaskGroup() as tasks:
-            serving, leaving = serve_proxy if session.config.gateway.upstream else serve, asyncio.Event()
-            gateway = tasks.create_task(serving(logs, session.config.gateway, started=listening, meter=vitals.gateway, stopping=leaving))
+            config, leaving = session.config.gateway, asyncio.Event()
+            serving = partial(serve_proxy, earliest_for=_earliest_for(session)) if config.upstream else serve
+            gateway = tasks.create_task(serving(logs, config, started=listening, meter=vitals.gateway, stopping=leaving))
             watched = tasks.create_task(manager.watched())
             if session.fleet is not None and upkeep is not None and vitals.work is not None:
 
@@ -136,6 +138,10 @@ async def _run(session: Session, logs: Logs, vitals: Vitals, started: Callable[[
         await asyncio.to_thread(upkeep.hand_over)
     log.info("agent_stopped", signal=received.name)
     return received
+
+
+def _earliest_for(session: Session) -> Callable[[str], Earliest]:
+    return lambda topic: session.live.now.gateway_for(topic).earliest
 
 
 async def _beat(heartbeat: Heartbeat) -> None:

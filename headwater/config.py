@@ -102,6 +102,7 @@ _SECTIONS: Mapping[str, type[Any]] = {
     "drill": DrillConfig,
 }
 _PER_TOPIC = {  # key: the section that it overrides
+    "earliest": "gateway",
     "read_priority": "hydration",
     "archive": "archival",
     "layout": "archival",
@@ -220,6 +221,9 @@ class Config:
 
     def hydration_for(self, topic: str) -> HydrationConfig:
         return self._with_rules(topic, "hydration", self.hydration)
+
+    def gateway_for(self, topic: str) -> GatewayConfig:
+        return self._with_rules(topic, "gateway", self.gateway)
 
     def origin_for(self, topic: str, key: str) -> str:
         """Where the value that holds for `topic` was set, for people. key: one that may be set for a topic"""

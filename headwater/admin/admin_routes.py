@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from headwater.admin.client_routes import clients_route
 from headwater.admin.health import CheckResult, Health, report
 from headwater.admin.metrics import STATES, Metrics
 from headwater.admin.offload_routes import OffloadRoutes
@@ -25,6 +26,7 @@ from headwater.admin.status_page import LIMIT, LIMIT_MAX, PageFacts, StatusKey, 
 from headwater.admin.topic_page import TopicSources
 from headwater.admin.topic_routes import PARTITION_MAX, TOPIC, routes_of
 from headwater.admin.verb import Verb
+from headwater.gateway.client_facts import ClientFacts
 from headwater_core.clock import Clock
 
 WAIT_MAX_S = 5.0  # for looks at what has just happened
@@ -42,6 +44,7 @@ def admin_app(
     facts: Callable[[], PageFacts] = PageFacts,
     topics: TopicSources = NO_TOPICS,
     offload: Verb | None = None,
+    clients: set[ClientFacts] | None = None,
 ) -> Starlette:
     """ASGI. What is read comes from what is known: no handler waits for a disk, a lock that is held for long, or a store. Work is done in
     the threads of `operations`.
@@ -49,6 +52,7 @@ def admin_app(
     board    None where there are no log directories
     facts    what is known beside it
     topics   what holds for a topic
+    clients  of the Kafka port, as they come and go in another thread
     offload  does what the offload endpoint is asked for; None where there are no log directories
     version  of the program
     """
@@ -88,6 +92,7 @@ def admin_app(
             *routes_of(board, facts, topics, clock),
             *OffloadRoutes(operations, offload, board).all(),
             *operations.all(),
+            clients_route(clients if clients is not None else set()),
             Route("/v1/openapi.json", show_openapi),
         ],
         exception_handlers={HTTPException: partial(_http_problem, version), ProblemError: _problem, Exception: _defect},

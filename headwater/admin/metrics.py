@@ -31,6 +31,7 @@ from headwater.admin.status_board import UNMEASURED, BoardEntry, StatusBoard, st
 from headwater.drill.drill_report import DrillOutcome
 from headwater.drill.report_store import LastDrill
 from headwater.gateway.gateway_meter import GatewayMeter
+from headwater.gateway.proxy.offered_apis import OFFERED
 from headwater_core.control.supervisor import ControlHealth
 from headwater_core.durations import Durations
 from headwater_core.errors import CorruptData, DiskFull, HeadwaterError, SuspectedGap, Unauthorised, UnsupportedFormat
@@ -389,6 +390,31 @@ class AgentCollector(Collector):
         for api, durations in meter.seconds.items():
             _add_durations(seconds, (api.name.lower(),), durations)
         yield seconds
+        yield from _proxy(meter) if meter.passed or meter.upstream_failures else ()
+
+
+def _proxy(meter: GatewayMeter) -> Iterator[Metric]:
+    requests = CounterMetricFamily("headwater_proxy_requests", "Requests passed on to brokers.", labels=("api",))
+    passed_bytes = CounterMetricFamily("headwater_proxy_bytes", "Bytes of them and of their responses.", labels=("api", "direction"))
+    for api_key, passed in list(meter.passed.items()):
+        name = OFFERED[api_key].name if api_key in OFFERED else "other"
+        requests.add_metric((name,), passed.requests)
+        passed_bytes.add_metric((name, "in"), passed.request_bytes)
+        passed_bytes.add_metric((name, "out"), passed.response_bytes)
+    added = HistogramMetricFamily("headwater_proxy_added_seconds", "What the proxy adds to a request and its response.")
+    _add_durations(added, (), meter.added)
+    refusals = CounterMetricFamily("headwater_proxy_refusals", "Partitions of which a client was told to ask again.", labels=("code",))
+    for code, count in list(meter.refusals.items()):
+        refusals.add_metric((code,), count)
+    failures = CounterMetricFamily("headwater_proxy_upstream_failures", "Connections to brokers that were not had.", labels=("node_id",))
+    for node_id, count in list(meter.upstream_failures.items()):
+        failures.add_metric(("any" if node_id is None else str(node_id),), count)
+    yield from (requests, passed_bytes, added, refusals, failures)
+    yield _gauge("headwater_proxy_unreachable_brokers", "Brokers to which the last connection was not had.", len(meter.upstream_failing))
+    yield CounterMetricFamily("headwater_proxy_archived_fetches", "Fetches with records of the archive.", meter.archived_fetches)
+    yield CounterMetricFamily("headwater_proxy_archived_bytes", "Bytes of such records.", meter.archived_bytes)
+    yield CounterMetricFamily("headwater_proxy_gaps", "Times that offsets were skipped which nobody has.", meter.gaps)
+    yield CounterMetricFamily("headwater_proxy_hidden_requests", "Requests that clients were not offered.", meter.hidden)
 
 
 def _ended_ms(operation: Operation) -> int:

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from headwater.admin.client_routes import ClientPage
 from headwater.admin.metrics import STATES
 from headwater.admin.offload_routes import OffloadRequest, OffloadStatus
 from headwater.admin.operation_routes import JSON_LINES, ReportedBegin, ReportedEnd, ReportedProgress
@@ -38,6 +39,7 @@ def openapi_document(version: str, verbs: Sequence[Verb]) -> dict[str, Any]:
         StatusPage,
         TopicList,
         TopicPage,
+        ClientPage,
         OperationPage,
         Operation,
         Problem,
@@ -47,7 +49,7 @@ def openapi_document(version: str, verbs: Sequence[Verb]) -> dict[str, Any]:
         *(each.arguments for each in verbs),
     )
     made, schemas = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
-    page, topics, topic, operations, operation, problem, offload, offload_request, begin, progress, end, *arguments = made
+    page, topics, topic, clients, operations, operation, problem, offload, offload_request, begin, progress, end, *arguments = made
     return {
         "openapi": "3.1.0",
         "info": {
@@ -116,6 +118,14 @@ def openapi_document(version: str, verbs: Sequence[Verb]) -> dict[str, Any]:
                     _OPERATION_ID,
                 )
                 | _body(offload_request),
+            },
+            "/v1/clients": {
+                "get": _operation(
+                    "Kafka clients that are connected: who they say they are, and for which group they read",
+                    _is(clients),
+                    _parameter("limit", {"type": "integer", "minimum": 1, "maximum": LIMIT_MAX, "default": LIMIT}, "Clients on the page"),
+                    _parameter("after", {"type": "string"}, "The next_after of the page before"),
+                )
             },
             "/v1/operations": {
                 "get": _operation(

@@ -9,12 +9,13 @@ import msgspec
 from archival.config import ArchivalConfig
 from headwater.admin.status_board import ARCHIVE_ONLY, BoardEntry
 from headwater.admin.status_page import PageFacts, PartitionRow, StatusSum, row_of, sum_of
+from headwater.gateway.config import GatewayConfig
 from hydration.config import HydrationConfig
 from manifests.pause_list import PauseList
 
 
 class TopicRules(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds for a topic, by whatever rule: archival.config.ArchivalConfig and hydration.config.HydrationConfig say what each means."""
+    """What holds for a topic, by whatever rule: what each means: ArchivalConfig, HydrationConfig, and GatewayConfig."""
 
     archive: str
     layout: str
@@ -44,9 +45,10 @@ class TopicRules(msgspec.Struct, frozen=True, kw_only=True):
     stale_keys_below: int | None
     recover_from: str | None
     read_priority: str
+    earliest: str
 
     @classmethod
-    def of(cls, archival: ArchivalConfig, hydration: HydrationConfig) -> "TopicRules":
+    def of(cls, archival: ArchivalConfig, hydration: HydrationConfig, gateway: GatewayConfig) -> "TopicRules":
         return cls(
             archive=archival.archive.value,
             layout=archival.layout,
@@ -76,6 +78,7 @@ class TopicRules(msgspec.Struct, frozen=True, kw_only=True):
             stale_keys_below=archival.stale_keys_below,
             recover_from=archival.recover_from,
             read_priority=hydration.read_priority.value,
+            earliest=gateway.earliest.value,
         )
 
 
@@ -123,7 +126,7 @@ class TopicPage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class TopicSources:
     """settings: of a topic, as they hold now; pauses: as far as the agent knows them, None while it does not. Neither waits."""
 
-    settings: Callable[[str], TopicRules] = lambda _: TopicRules.of(ArchivalConfig(), HydrationConfig())
+    settings: Callable[[str], TopicRules] = lambda _: TopicRules.of(ArchivalConfig(), HydrationConfig(), GatewayConfig())
     pauses: Callable[[], PauseList | None] = lambda: None
 
 

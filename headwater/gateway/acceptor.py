@@ -99,18 +99,19 @@ class Acceptor:
 async def _served(opened: OpenConnection, serve: Serve) -> None:
     """One connection, whatever happens to it."""
     try:
-        opened.peer = "{}:{}".format(*opened.client.getpeername()[:2])
+        opened.facts.peer = "{}:{}".format(*opened.client.getpeername()[:2])
+        opened.facts.listener = "{}:{}".format(*opened.client.getsockname()[:2])
         opened.client.setblocking(False)
         set_options(opened.client)
         await serve(opened)
     except MalformedRequest as error:
-        log.warning("malformed_request", peer=opened.peer, reason=str(error))
+        log.warning("malformed_request", peer=opened.facts.peer, reason=str(error))
     except PeerGone as error:
-        log.info("connection_closed", peer=opened.peer, reason=str(error))
+        log.info("connection_closed", peer=opened.facts.peer, reason=str(error))
     except OSError as error:
-        log.debug("connection_lost", peer=opened.peer, reason=str(error))
+        log.debug("connection_lost", peer=opened.facts.peer, reason=str(error))
     except Exception:
-        log.exception("connection_failed", peer=opened.peer)
+        log.exception("connection_failed", peer=opened.facts.peer)
 
 
 def set_options(sock: socket.socket) -> None:

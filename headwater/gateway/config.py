@@ -27,6 +27,20 @@ def split_address(text: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
+class Earliest(Enum):
+    """Whose first offset a client of the proxy is told as the earliest of a partition."""
+
+    ARCHIVE = "archive"
+    BROKER = "broker"
+
+
+class Gaps(Enum):
+    """What a client of the proxy gets at an offset that neither archive nor broker has: what follows, or the broker's error."""
+
+    SKIP = "skip"
+    ERROR = "error"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayConfig:
     """The Kafka endpoint: by itself, or with `upstream` as a proxy before brokers.
@@ -38,6 +52,8 @@ class GatewayConfig:
     upstream_base_port      of the proxy's port for a broker: this, plus its node id
     upstream_port_map       of brokers that have another port: each as ID:PORT
     upstream_request_bytes_max  a longer frame of a proxied connection closes it
+    earliest                whose first offset is the earliest, of the archive or the broker; also by topic
+    gaps                    at an offset that neither has, what follows is read, or the broker's error
     unknown_apis            requests that the proxy does not know, and newer versions, are hidden from clients, or pass
     connections_max         one more is closed at once, or takes the place of an idle one, of the address that has the most; 0: as many as
                             a third of the descriptors that the process may have
@@ -65,6 +81,8 @@ class GatewayConfig:
     upstream_base_port: int = 19092
     upstream_port_map: tuple[str, ...] = ()
     upstream_request_bytes_max: int = 100 << 20  # as Kafka's socket.request.max.bytes
+    earliest: Earliest = Earliest.ARCHIVE
+    gaps: Gaps = Gaps.SKIP
     unknown_apis: UnknownApis = UnknownApis.HIDE
     node_id: int = 1
     connections_max: int = 0

@@ -1,10 +1,11 @@
 """Connections that are open, by client address: when there are as many as may be, an address with many makes room for one with few."""
 
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 
+from headwater.gateway.client_facts import ClientFacts
 from headwater.gateway.config import CONNECTIONS_MOST
 from headwater.gateway.gateway_meter import GatewayMeter
 
@@ -17,7 +18,6 @@ class OpenConnection:
     idle_since_s  since when no request is answered; None while one is
     is_authenticated  its client is known, or need not be
     ends          with the response that its client waits for
-    peer          its address and port
     """
 
     client: socket.socket
@@ -25,7 +25,7 @@ class OpenConnection:
     idle_since_s: float | None
     is_authenticated: bool = True
     ends: bool = False
-    peer: str = "?"
+    facts: ClientFacts = field(default_factory=ClientFacts)
 
 
 class OpenConnections:
@@ -57,6 +57,7 @@ class OpenConnections:
                 return None
         connection = OpenConnection(client, ip, now_s, is_authenticated)
         self._by_ip.setdefault(ip, set()).add(connection)
+        self._meter.clients.add(connection.facts)
         self._meter.connections += 1
         return connection
 
@@ -65,6 +66,7 @@ class OpenConnections:
         same = self._by_ip.get(connection.ip, set())
         if connection in same:
             same.remove(connection)
+            self._meter.clients.discard(connection.facts)
             self._meter.connections -= 1
             if not same:
                 del self._by_ip[connection.ip]

@@ -14,6 +14,7 @@ from types import TracebackType
 import structlog
 
 from headwater.gateway.acceptor import Acceptor, listen
+from headwater.gateway.client_facts import HEAD_BYTES
 from headwater.gateway.config import GatewayConfig, split_address
 from headwater.gateway.connection import LONG_BYTES_MAX, Connection, LongRequests, PeerGone
 from headwater.gateway.gateway_meter import GatewayMeter
@@ -85,6 +86,8 @@ class Gateway:
             while (frame := await connection.next_frame()) is not None:
                 api_key, began_s = int.from_bytes(frame[:2], "big"), self._clock.monotonic_s()
                 opened.idle_since_s = None
+                if opened.facts.wants(api_key):
+                    opened.facts.note(frame[:HEAD_BYTES])
                 responding = self._requests.answer(frame, address, connection)
                 del frame  # it may be as long as a request may be, and its response may take a while
                 reply = await responding

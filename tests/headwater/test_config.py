@@ -73,6 +73,7 @@ def test_values_are_text_in_the_environment(tmp_path: Path) -> None:
         ("[gateway]\nworkers = 1000000", "workers"),
         ("[gateway]\nlisten = 'localhost:²'", "not an address"),
         ("[gateway]\nupstream = 'kafka'", "not an address"),
+        ("[topics.orders]\nearliest = 'first'", "first"),
         ("[gateway]\nunknown_apis = 'some'", "some"),
         ("[gateway]\nupstream = 'a:1'\nadvertised = 'kafka:9092'", "{node_id} or {port}"),
         ("[gateway]\nupstream = 'a:1'\nadvertised = 'kafka-{broker}:9092'", "is not host:port"),
@@ -284,3 +285,10 @@ def test_credentials_in_urls_are_not_shown() -> None:
     values = {key: value for key, value, _ in shown(load(None, {}, flags))}
     assert values["store.url"] == "s3://***@bucket/p"
     assert values["store.endpoint_url"] == "https://***@host/?***"
+
+
+def test_whose_offset_is_the_earliest_may_be_set_by_topic(tmp_path: Path) -> None:
+    file = tmp_path / "headwater.toml"
+    file.write_text('[gateway]\nearliest = "broker"\n[topics."audit.*"]\nearliest = "archive"\n')
+    config = load(file, {}, {})
+    assert [config.gateway_for(topic).earliest.value for topic in ("orders", "audit.log")] == ["broker", "archive"]

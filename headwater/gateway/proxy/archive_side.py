@@ -1,11 +1,12 @@
 """What the archive has, as the proxy asks it: for topics as their brokers name them."""
 
 import asyncio
+from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from headwater.gateway.config import GatewayConfig
+from headwater.gateway.config import Earliest, GatewayConfig
 from headwater.gateway.handlers import list_offsets, offset_for_leader_epoch
 from headwater.gateway.handlers.fetch import Fetched, Fetcher
 from headwater.gateway.lookups import Lookups
@@ -36,8 +37,16 @@ class _Waiting:
 class ArchiveSide:
     """For all connections."""
 
-    def __init__(self, logs: Logs, config: GatewayConfig, executor: Executor, clock: Clock) -> None:
+    def __init__(
+        self,
+        logs: Logs,
+        config: GatewayConfig,
+        executor: Executor,
+        clock: Clock,
+        earliest_for: Callable[[str], Earliest] | None = None,
+    ) -> None:
         self._logs, self._executor = logs, executor
+        self._earliest_for = earliest_for or (lambda topic: config.earliest)
         self._snapshots = TopicSnapshots(logs, executor, clock, config.metadata_ttl_s)
         self._fetcher = Fetcher(logs, self._snapshots, replace(config, hydration_wait_s=0.0))
         self._lookups = Lookups(logs, self._snapshots.advertised_epoch, executor)
@@ -61,6 +70,10 @@ class ArchiveSide:
     def id_of(self, topic: TopicKey) -> bytes | None:
         view = self._view(topic)
         return view.topic_id if view is not None else None
+
+    def is_earliest(self, topic: str) -> bool:
+        """Whether clients are told the archive's first offset."""
+        return self._earliest_for(topic) is Earliest.ARCHIVE
 
     @property
     def is_listed(self) -> bool:

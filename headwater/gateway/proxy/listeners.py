@@ -10,7 +10,7 @@ from functools import partial
 import structlog
 
 from headwater.gateway.acceptor import Acceptor, CannotListen, listen, set_options
-from headwater.gateway.config import GatewayConfig, split_address
+from headwater.gateway.config import Earliest, GatewayConfig, split_address
 from headwater.gateway.connection import PeerGone
 from headwater.gateway.frames import MalformedRequest
 from headwater.gateway.gateway_meter import GatewayMeter
@@ -109,18 +109,21 @@ class ProxyServer:
         upstream: socket.socket | None = None
         try:
             upstream = await self._connect(node_id)
+            self._meter.reached(node_id)
             connection = ProxiedConnection(
                 opened,
                 ByteStream(opened.client),
                 ByteStream(upstream),
                 self.registry,
                 self._config,
+                self._meter,
                 archive=self._archive,
                 readers=self._readers,
             )
             await connection.run()
         except (TransientError, UsageError) as error:
-            log.warning("upstream_failed", peer=opened.peer, node_id=node_id, reason=str(error))
+            self._meter.reached(node_id, failure=str(error))
+            log.warning("upstream_failed", peer=opened.facts.peer, node_id=node_id, reason=str(error))
         finally:
             if upstream is not None:
                 upstream.close()
@@ -185,11 +188,12 @@ async def serve_proxy(
     clock: Clock | None = None,
     meter: GatewayMeter | None = None,
     stopping: asyncio.Event | None = None,
+    earliest_for: Callable[[str], Earliest] | None = None,
 ) -> None:
-    """As server.serve, in front of brokers."""
+    """As server.serve, in front of brokers. earliest_for: by topic, in place of what `config` says of all"""
     clock = clock or SystemClock()
     with ThreadPoolExecutor(config.workers, thread_name_prefix="proxy") as executor, logs.kept_fresh():
-        proxy = ProxyServer(config, ArchiveSide(logs, config, executor, clock), clock, meter)
+        proxy = ProxyServer(config, ArchiveSide(logs, config, executor, clock, earliest_for), clock, meter)
         settle_process()
         log.info("proxy_started", listen="{}:{}".format(*proxy.address), upstream=", ".join(config.upstream))
         started(proxy.address)

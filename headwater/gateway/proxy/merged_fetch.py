@@ -12,7 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+import structlog
+
 from headwater.gateway.frames import MalformedRequest, read_header
+from headwater.gateway.gateway_meter import GatewayMeter
 from headwater.gateway.handlers.fetch import Fetched
 from headwater.gateway.handlers.list_offsets import EARLIEST, LATEST
 from headwater.gateway.messages import Fields, element_writer, read_request, request_schema, response_schema
@@ -31,6 +34,8 @@ _BY_ID_FROM = 13
 _SESSION_FROM, _REPLICA_UNTIL = 7, 14
 
 PartitionKey = tuple[TopicKey, int]
+
+log = structlog.get_logger()
 
 
 class Archive(Protocol):
@@ -151,8 +156,8 @@ class _Cold:
 class Fetches:
     """The Fetches of one connection."""
 
-    def __init__(self, archive: Archive, broker: BrokerRequests, *, skips_gaps: bool = True) -> None:
-        self._archive, self._broker, self._skips_gaps = archive, broker, skips_gaps
+    def __init__(self, archive: Archive, broker: BrokerRequests, meter: GatewayMeter, *, skips_gaps: bool = True) -> None:
+        self._archive, self._broker, self._meter, self._skips_gaps = archive, broker, meter, skips_gaps
         self._cold: dict[PartitionKey, _Cold] = {}
 
     def code_for(self, topic: TopicKey, partition: int) -> Code:
@@ -237,6 +242,7 @@ class Fetches:
         topics = dict[TopicKey, list[Fields]]()
         for (topic, _), answer in answers.items():
             topics.setdefault(topic, []).append(answer)
+        self._count(answers.values())
         named_by, named = "topic_id" if request.is_by_id else "topic", {topic for topic, _ in live}
         alone = [{named_by: topic, "partitions": partitions} for topic, partitions in topics.items() if topic not in named]
         if not live:
@@ -250,6 +256,15 @@ class Fetches:
         wait = {"max_wait": 0, "min_bytes": 0} if has_some else {}
         body = request.body(live.items(), max_bytes=max(1, live_bytes), **wait)
         return FetchPlan(frame=request.encoded(body), merge=merge, fetched=fetched)
+
+    def _count(self, answers: Iterable[Fields]) -> None:
+        records_bytes = 0
+        for answer in answers:
+            records_bytes += _records_bytes(answer)
+            if answer["error_code"] not in (Code.NONE, Code.OFFSET_OUT_OF_RANGE):
+                self._meter.refusals[_name_of(answer["error_code"])] += 1
+        self._meter.archived_fetches += records_bytes > 0
+        self._meter.archived_bytes += records_bytes
 
     async def _broker_answers(self, request: FetchRequest, cold: Mapping[PartitionKey, Fields]) -> dict[PartitionKey, Fields] | bytes:
         """Whether it is right that the client has none of these. A batch at most is fetched where it has. The response itself, where the
@@ -322,7 +337,15 @@ class Fetches:
             start, end = await self._archive.range_of(*key)
         except HeadwaterError as error:
             return False if isinstance(error, NotFound) else code_for(error)
-        return start <= offset and (end <= offset or (is_empty and end <= answer["high_watermark"]))
+        if start <= offset and end <= offset:
+            self._note_gap(key, offset)
+            return True
+        return start <= offset and is_empty and bool(end <= answer["high_watermark"])
+
+    def _note_gap(self, key: PartitionKey, offset: int) -> None:
+        self._meter.gaps += 1
+        where = f"{self._archive.name_of(key[0])}:{key[1]}"
+        log.warning("gap_skipped", partition=where, offset=offset, next_offset=self._bounds(key).start)
 
     def _bounds(self, key: PartitionKey) -> BrokerBounds:
         bounds = self._cold[key].bounds
@@ -338,6 +361,10 @@ class Fetches:
             self._cold.pop(key)
         watermarks = {"high_watermark": bounds.high_watermark, "last_stable_offset": bounds.last_stable_offset}
         return {**answer, "error_code": code, **(watermarks if code == Code.NONE else {})}
+
+
+def _name_of(code: int) -> str:
+    return Code(code).name if code in Code.__members__.values() else str(code)
 
 
 def _with_size(correlation_id: int, body: bytes) -> Sequence[Part]:

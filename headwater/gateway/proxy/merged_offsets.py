@@ -19,6 +19,10 @@ _UNKNOWN = {"error_code": Code.KAFKA_STORAGE_ERROR, "offset": -1, "timestamp": -
 class OffsetArchive(Protocol):
     def id_of(self, topic: str) -> bytes | None: ...
     def may_hold(self, topic: str, partition: int) -> bool: ...
+    def is_earliest(self, topic: str) -> bool:
+        """Whether clients are told the archive's first offset."""
+        ...
+
     async def list_offsets(self, body: Fields) -> Fields:
         """As list_offsets.respond."""
         ...
@@ -40,7 +44,9 @@ class OffsetMerges:
             (topic["name"], fields["partition_index"]): fields
             for topic in body["topics"]
             for fields in topic["partitions"]
-            if fields["timestamp"] in (EARLIEST, MAX_TIMESTAMP) or fields["timestamp"] >= 0
+            if (fields["timestamp"] == EARLIEST and self._archive.is_earliest(topic["name"]))
+            or fields["timestamp"] == MAX_TIMESTAMP
+            or fields["timestamp"] >= 0
         }
         answered = _by_partition(answer, "name", "partition_index")
         sound = [key for key in wanted if key in answered and answered[key]["error_code"] == Code.NONE]

@@ -13,9 +13,11 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from headwater.gateway.config import GatewayConfig, UnknownApis
+from headwater.gateway.client_facts import HEAD_BYTES
+from headwater.gateway.config import Gaps, GatewayConfig, UnknownApis
 from headwater.gateway.connection import PeerGone
 from headwater.gateway.frames import MalformedRequest, read_header
+from headwater.gateway.gateway_meter import OTHER_API, GatewayMeter, PassedApi
 from headwater.gateway.messages import read_request
 from headwater.gateway.open_connections import OpenConnection, shut_down
 from headwater.gateway.primitives import NO_TAGS, read_varint, skip_tags
@@ -64,6 +66,7 @@ class InFlight:
     """A request without its response.
 
     is_token  it is one of SASL, without a header
+    added_s   how long it has taken to pass
     own       gets the response's body, as it is to a request of the proxy's own
     plan      what becomes of a Fetch
     following  responses of our own that are to follow
@@ -73,6 +76,7 @@ class InFlight:
     version: int
     correlation_id: int
     is_token: bool = False
+    added_s: float = 0.0
     own: "asyncio.Future[bytes] | None" = None
     plan: FetchPlan | None = None
     following: list[bytes] = field(default_factory=list)
@@ -92,15 +96,17 @@ class ProxiedConnection:
         upstream: ByteStream,
         registry: EndpointRegistry,
         config: GatewayConfig,
+        meter: GatewayMeter,
         *,
         archive: ArchiveSide | None,
         readers: DiskThreads,
     ) -> None:
         self._opened, self._host = opened, opened.client.getsockname()[0]
         self._client, self._upstream, self._registry, self._config = client, upstream, registry, config
+        self._meter, self._now_s = meter, asyncio.get_running_loop().time
         self._passes_unknown = config.unknown_apis is UnknownApis.PASS
         broker = BrokerRequests(self._ask)
-        self._fetches = Fetches(archive, broker) if archive is not None else None
+        self._fetches = Fetches(archive, broker, meter, skips_gaps=config.gaps is Gaps.SKIP) if archive is not None else None
         self._offsets = OffsetMerges(archive, broker) if archive is not None else None
         self._readers = readers
         self._client_id = flexible.i16(-1)
@@ -142,7 +148,7 @@ class ProxiedConnection:
         """Until the client has sent its last one. The broker is told when it has answered them: it would drop what it has not."""
         while head := await self._client.begin(4):
             self._is_between, self._opened.idle_since_s = False, None
-            await self._pass_next(_integer(head[:4]))
+            await self._pass_next(_integer(head[:4]), self._now_s())
             self._is_between = True
             self._note_idle()
         with suppress(TimeoutError):
@@ -156,7 +162,7 @@ class ProxiedConnection:
             if self._opened.ends:
                 shut_down(self._opened.client, socket.SHUT_RD)
 
-    async def _pass_next(self, size_bytes: int) -> None:
+    async def _pass_next(self, size_bytes: int, began_s: float) -> None:
         if self._is_token_next:
             head = await self._client.need(4 + min(max(0, size_bytes), _REQUEST_HEAD_BYTES - 4))
             if not 0 <= size_bytes <= UNAUTHENTICATED_BYTES_MAX:
@@ -175,6 +181,11 @@ class ProxiedConnection:
             await self._refuse_version(request, size_bytes)
             return
         self._check_offered(request)
+        if (facts := self._opened.facts).wants(api_key):
+            facts.note(bytes((await self._client.need(4 + min(size_bytes, HEAD_BYTES)))[4 : 4 + min(size_bytes, HEAD_BYTES)]))
+        passed = self._passing(api_key)
+        passed.requests += 1
+        passed.request_bytes += 4 + size_bytes
         is_read = version >= _READ_FROM.get(api_key, 0) and size_bytes <= READ_BYTES_MAX
         if self._fetches is not None and api_key == Api.FETCH and is_read:
             await self._pass_fetch(self._fetches, request, size_bytes)
@@ -183,6 +194,7 @@ class ProxiedConnection:
         else:
             has_response = api_key != Api.PRODUCE or await self._acks(size_bytes, version) != 0
             await self._pass_request(request if has_response else None, size_bytes)
+            request.added_s = self._now_s() - began_s
 
     async def _pass_request(self, request: InFlight | None, size_bytes: int) -> None:
         """None: there will be no response."""
@@ -250,12 +262,16 @@ class ProxiedConnection:
         except TimeoutError as error:
             raise PeerGone(f"a broker has not answered within {ASK_S:g} s") from error
 
+    def _passing(self, api_key: int) -> PassedApi:
+        return self._meter.passing(api_key if api_key in OFFERED else OTHER_API)
+
     def _check_offered(self, request: InFlight) -> None:
         offered = OFFERED.get(request.api_key)
         if offered is None and self._passes_unknown:
             return
         if offered is None or request.version > offered.version_max:
-            log.warning("hidden_request", peer=self._opened.peer, api=f"{request.api_key} version {request.version}")
+            self._meter.hidden += 1
+            log.warning("hidden_request", peer=self._opened.facts.peer, api=f"{request.api_key} version {request.version}")
             raise MalformedRequest(f"api key {request.api_key} version {request.version} was not offered")
 
     async def _refuse_version(self, request: InFlight, size_bytes: int) -> None:
@@ -285,11 +301,14 @@ class ProxiedConnection:
             size_bytes = _integer(head[:4])
             if not self._in_flight:
                 raise MalformedResponse("the broker answers what was not requested")
-            request = self._in_flight[0]
+            request, began_s = self._in_flight[0], self._now_s()
             if request.is_token:
                 await self._upstream.pass_on(4 + size_bytes, self._client)
             else:
                 await self._pass_response(request, size_bytes)
+            if request.own is None and not request.is_token:
+                self._passing(request.api_key).response_bytes += 4 + size_bytes
+                self._meter.added.add(request.added_s + self._now_s() - began_s)
             for frame in request.following:
                 await self._client.send(frame)
             self._in_flight.popleft()

@@ -20,7 +20,7 @@ from headwater.admin.operations import KEPT_S, OTHER, VERBS, Operations, new_ope
 from headwater.admin.status_board import BoardEntry, StatusBoard
 from headwater.drill.drill_report import DrillOutcome
 from headwater.drill.report_store import LastDrill
-from headwater.gateway.gateway_meter import GatewayMeter
+from headwater.gateway.gateway_meter import OTHER_API, GatewayMeter
 from headwater.gateway.protocol import Api
 from headwater_core.control.supervisor import ControlHealth
 from headwater_core.errors import CorruptData, DiskFull, HeadwaterError, TransientError
@@ -71,6 +71,9 @@ class Stage:
             ("verify", "recover") if is_scrubbed else ()
         ):  # most series of operations are there from the beginning, some after the first
             self.operations.begin(verb, {}).end({"examined": 9, "skipped": 0})
+        self.gateway.passing(Api.FETCH)  # the same of a proxy's
+        self.gateway.refusals["KAFKA_STORAGE_ERROR"] = 0
+        self.gateway.upstream_failures[None] = 0
         sources = MetricSources(
             version="1.2.3",
             health=Health(live={}, ready={"store": lambda: "down", "gateway": lambda: ""}),
@@ -213,6 +216,28 @@ def test_what_has_gathered_to_become_chunks() -> None:
     assert stage.value("headwater_chunk_buffers") == 1
     assert stage.value("headwater_chunk_buffers_bytes") == 70
     assert stage.value("headwater_chunk_uploads_failed") == 1
+
+
+def test_what_a_proxy_passes() -> None:
+    stage = Stage()
+    meter = stage.gateway
+    meter.passing(Api.FETCH).requests += 2
+    meter.passing(Api.FETCH).response_bytes += 70
+    meter.passing(OTHER_API).request_bytes += 5
+    meter.added.add(0.003)
+    meter.refusals["KAFKA_STORAGE_ERROR"] += 1
+    meter.reached(3, failure="refused")
+    meter.reached(None, failure="refused")
+    assert stage.value("headwater_proxy_requests_total", api="Fetch") == 2
+    assert stage.value("headwater_proxy_bytes_total", api="Fetch", direction="out") == 70
+    assert stage.value("headwater_proxy_bytes_total", api="other", direction="in") == 5
+    assert stage.value("headwater_proxy_added_seconds_count") == 1
+    assert stage.value("headwater_proxy_refusals_total", code="KAFKA_STORAGE_ERROR") == 1
+    assert stage.value("headwater_proxy_upstream_failures_total", node_id="any") == 1
+    assert stage.value("headwater_proxy_unreachable_brokers") == 1
+    meter.reached(3)
+    assert stage.value("headwater_proxy_unreachable_brokers") == 0
+    assert stage.value("headwater_proxy_upstream_failures_total", node_id="3") == 1
 
 
 def test_calls_requests_and_checks() -> None:
@@ -359,7 +384,7 @@ def test_labels_are_bounded_by_the_program_and_the_topics() -> None:
     values = {name: {value for label, value in labels if label == name} for name, _ in labels}
     assert values["operation"] == set(OPERATIONS)
     assert values["state"] == set(STATES)
-    assert values["api"] == {each.name.lower() for each in Api}
+    assert values["api"] == {each.name.lower() for each in Api} | {"Fetch"}
     assert values["topic"] == {"orders"}
     assert values["verb"] == {*VERBS, OTHER}
 

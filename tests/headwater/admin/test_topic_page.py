@@ -9,6 +9,7 @@ from archival.config import ArchivalConfig
 from headwater.admin.status_board import BoardEntry
 from headwater.admin.status_page import PageFacts
 from headwater.admin.topic_page import TopicPage, TopicRules, TopicSources, page_of_topic, topic_list
+from headwater.gateway.config import GatewayConfig
 from hydration.config import HydrationConfig, ReadPriority
 from manifests.pause_list import Pause, PauseList
 from tests.headwater.admin.statuses import a_status
@@ -67,7 +68,7 @@ def test_settings_and_pauses_that_hold_for_it() -> None:
             Pause(topic="bills", since_ms=5, by="you"),
         )
     )
-    settings = TopicRules.of(ArchivalConfig(retention_s=9), HydrationConfig(read_priority=ReadPriority.OFFLOADED_FIRST))
+    settings = TopicRules.of(ArchivalConfig(retention_s=9), HydrationConfig(read_priority=ReadPriority.OFFLOADED_FIRST), GatewayConfig())
     sources = TopicSources(lambda topic: settings, lambda: pauses)
     whole, zero = a_page(sources=sources), a_page(sources=sources, partition=0)
     assert whole is not None

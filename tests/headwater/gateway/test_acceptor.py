@@ -52,7 +52,7 @@ def test_whatever_happens_to_one_connection_concerns_no_other(error: Exception, 
     served = []
 
     async def serve(opened: OpenConnection) -> None:
-        served.append(opened.peer)
+        served.append(opened.facts.peer)
         if len(served) == 1:
             raise error
         opened.client.send(b"x")

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from headwater.gateway.frames import read_header
+from headwater.gateway.gateway_meter import GatewayMeter
 from headwater.gateway.handlers.fetch import Fetched
 from headwater.gateway.messages import Fields, read_request
 from headwater.gateway.protocol import Api, Code
@@ -186,7 +188,8 @@ class Reader:
 
     def __init__(self, broker: Broker, archive: Archive, version: int = 12, *, skips_gaps: bool = True) -> None:
         self.broker, self.version = broker, version
-        self.fetches = Fetches(archive, BrokerRequests(broker.ask), skips_gaps=skips_gaps)
+        self.meter = GatewayMeter()
+        self.fetches = Fetches(archive, BrokerRequests(broker.ask), self.meter, skips_gaps=skips_gaps)
 
     async def fetch(self, wanted: Mapping[tuple[str, int], int], **more: Any) -> dict[tuple[str, int], Any]:
         frame = self.request(wanted, **more)
@@ -445,3 +448,29 @@ def test_no_session_is_asked_for_and_nothing_else_is_changed(version: int) -> No
     assert asking == plain
     assert decline_session(plain, version) == 0
     assert asking == plain
+
+
+def test_what_is_skipped_what_is_archived_and_what_is_refused_are_counted() -> None:
+    async def run() -> None:
+        reader = Reader(Broker({SOUP: Log(8, 10)}), Archive({SOUP: Log(0, 5)}))
+        assert await reader.until_told(SOUP, 2) == (0, b"a2")
+        assert (reader.meter.archived_fetches, reader.meter.archived_bytes, reader.meter.gaps) == (1, 2, 0)
+        with capture_logs() as logs:
+            assert await reader.until_told(SOUP, 6) == (0, b"b8")
+        assert reader.meter.gaps == 1
+        [said] = [each for each in logs if each["event"] == "gap_skipped"]
+        assert (said["partition"], said["offset"], said["next_offset"]) == ("soup:0", 6, 8)
+        broken = Reader(Broker({SOUP: Log(8, 10)}), Archive({SOUP: Log(0, 5)}, code=Code.KAFKA_STORAGE_ERROR))
+        assert await broken.until_told(SOUP, 2) == (Code.KAFKA_STORAGE_ERROR, b"")
+        assert broken.meter.refusals == {"KAFKA_STORAGE_ERROR": 1}
+
+    asyncio.run(run())
+
+
+def test_the_end_of_a_compacted_archive_is_no_gap() -> None:
+    async def run() -> None:
+        reader = Reader(Broker({SOUP: Log(8, 10)}), Archive({SOUP: Log(0, 8, gaps=(6, 7))}))
+        assert await reader.until_told(SOUP, 6) == (0, b"b8")
+        assert reader.meter.gaps == 0
+
+    asyncio.run(run())

@@ -52,6 +52,10 @@ class Archive:
     code: Code = Code.NONE
     asked: int = 0
     is_listed: bool = True
+    earliest: bool = True
+
+    def is_earliest(self, topic: str) -> bool:
+        return self.earliest
 
     def may_hold(self, topic: str, partition: int) -> bool:
         return self.log is not None
@@ -122,6 +126,13 @@ def test_the_earliest_is_the_archive_s_with_its_epoch_and_ends_are_the_broker_s(
     for timestamp in (LATEST, EARLIEST_LOCAL, LATEST_TIERED, -6):
         assert listed(live, archive, timestamp) == position(0, 7, -1, 7)
     assert archive.asked == asked
+
+
+def test_the_earliest_is_the_broker_s_where_that_is_wanted() -> None:
+    live, archive = Log(5, [3, 4]), Archive(Log(2, [1, 1, 1]), earliest=False)
+    assert listed(live, archive, EARLIEST) == position(0, 5, -1, 7)
+    assert archive.asked == 0
+    assert listed(live, archive, 1)["offset"] == 2  # who asks by time means it
 
 
 def test_the_archive_is_asked_by_time_only_where_the_broker_s_answer_may_not_be_the_first() -> None:
