@@ -8,8 +8,9 @@ import structlog
 
 from headwater.admin.access import Tokens
 from headwater.admin.config import AdminConfig
+from headwater_core.certificates import server_context
 from headwater_core.errors import UsageError
-from headwater_core.files import Fingerprint, fingerprint
+from headwater_core.followed_files import FollowedFiles
 
 RELOAD_S = 10.0  # between two looks at the files
 TOKEN_BYTES_MIN = 16
@@ -19,32 +20,30 @@ log = structlog.get_logger()
 
 
 class Credentials:
-    """As the files had them when they were last found whole. Raises UsageError for files that are not.
-
-    tokens  what clients must show
-    tls     for the handshakes from now on; None: plain HTTP
-    """
+    """Raises UsageError for files that are not whole. Later such files are refused with an event, and the former stay in use."""
 
     def __init__(self, config: AdminConfig) -> None:
         self._config = config
-        self._seen = self._stamps()
-        self._refused = ""  # why the files as they are now cannot be used
-        self.tokens, self.tls = self._load()
+        paths = (config.token_file, config.read_token_file, config.tls_certificate, config.tls_key)
+        self._files = FollowedFiles([path for path in paths if path is not None], self._load)
+
+    @property
+    def tokens(self) -> Tokens:
+        """What clients must show."""
+        return self._files.value[0]
+
+    @property
+    def tls(self) -> ssl.SSLContext | None:
+        """For the handshakes from now on; None: plain HTTP."""
+        return self._files.value[1]
 
     def reload(self) -> None:
-        """Take up files that have changed. What is not whole is reported, and the former stays."""
-        stamps = self._stamps()
-        if stamps == self._seen and not self._refused:
-            return
+        """Load files that have changed."""
         try:
-            self.tokens, self.tls = self._load()
+            if self._files.reload():
+                log.info("admin_credentials_reloaded")
         except UsageError as error:
-            if str(error) != self._refused:
-                log.error("admin_credentials_refused", reason=str(error), consequence="those that were loaded before stay in use")
-            self._refused = str(error)
-        else:
-            self._seen, self._refused = stamps, ""  # not before: other rights on a file, which may mend it, change no stamp
-            log.info("admin_credentials_reloaded")
+            log.error("admin_credentials_refused", reason=str(error), consequence="those that were loaded before stay in use")
 
     def _load(self) -> tuple[Tokens, ssl.SSLContext | None]:
         config = self._config
@@ -54,12 +53,11 @@ class Credentials:
         )
         if tokens.write is not None and tokens.write == tokens.read:
             raise UsageError("admin.read_token_file has the token of admin.token_file: who shall only read could have anything done")
-        certificate, key = config.tls_certificate, config.tls_key
-        return tokens, _context(certificate, key) if certificate and key else None
-
-    def _stamps(self) -> list[Fingerprint | None]:
-        files = (self._config.token_file, self._config.read_token_file, self._config.tls_certificate, self._config.tls_key)
-        return [fingerprint(path) for path in files if path is not None]
+        if not (config.tls_certificate and config.tls_key):
+            return tokens, None
+        context = server_context("admin", config.tls_certificate, config.tls_key)
+        context.set_alpn_protocols(["http/1.1"])
+        return tokens, context
 
 
 def _token(name: str, path: Path) -> bytes:
@@ -71,14 +69,3 @@ def _token(name: str, path: Path) -> bytes:
     if not re.fullmatch(rb"[!-~]{%d,4096}" % TOKEN_BYTES_MIN, token):
         raise UsageError(f"admin.{name}: the first line of {path} is not {TOKEN_BYTES_MIN} to 4096 visible ASCII characters")
     return token
-
-
-def _context(certificate: Path, key: Path) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["http/1.1"])
-    try:
-        context.load_cert_chain(certificate, key, password="")  # one that needs a password is refused, not asked for on the terminal
-    except (OSError, ValueError) as error:
-        raise UsageError(f"admin: {certificate} and {key} are not a certificate and its key: {error}") from error
-    return context
