@@ -7,6 +7,7 @@ from headwater_core.errors import HeadwaterError
 
 _SIZE_BYTES = 4
 _HEADER = struct.Struct(">hhih")  # api key, api version, correlation id, length of the client id
+_HTTP = frozenset((b"GET ", b"POST", b"HEAD", b"PUT ", b"DELE", b"OPTI", b"PATC", b"CONN", b"TRAC", b"PRI ", b"HTTP"))
 
 
 class MalformedRequest(HeadwaterError):
@@ -33,7 +34,7 @@ def take_frame(pending: bytearray, frame_bytes_max: int) -> bytes | None:
         return None
     size = int.from_bytes(pending[:_SIZE_BYTES], "big", signed=True)
     if not _HEADER.size <= size <= frame_bytes_max:
-        raise MalformedRequest(f"frame of {size} bytes, limit {frame_bytes_max}{_guess(bytes(pending[:_SIZE_BYTES]))}")
+        raise impossible_frame(bytes(pending[:_SIZE_BYTES]), frame_bytes_max)
     if len(pending) < _SIZE_BYTES + size:
         return None
     frame = bytes(memoryview(pending)[_SIZE_BYTES : _SIZE_BYTES + size])
@@ -61,9 +62,15 @@ def read_header(frame: bytes) -> RequestHeader:
     return RequestHeader(api_key, api_version, correlation_id, client_id, end)
 
 
-def _guess(first: bytes) -> str:
+def foreign_protocol(first: bytes) -> str | None:
+    """Name the protocol whose first four bytes these are, where it is another one that peers speak by mistake."""
     if first[:2] == b"\x16\x03":
-        return "; the client speaks TLS, this listener does not"
-    if first in (b"GET ", b"POST", b"HEAD", b"PUT "):
-        return "; the client speaks HTTP"
-    return ""
+        return "TLS"
+    return "HTTP" if first[:4] in _HTTP else None
+
+
+def impossible_frame(first: bytes, frame_bytes_max: int) -> MalformedRequest:
+    """The error for a frame whose size, its first four bytes, cannot be. It names what the client speaks instead, where that is known."""
+    if (protocol := foreign_protocol(first)) is not None:
+        return MalformedRequest(f"the client speaks {protocol}, which this port does not")
+    return MalformedRequest(f"frame of {int.from_bytes(first, 'big', signed=True)} bytes, limit {frame_bytes_max}")

@@ -16,7 +16,7 @@ import structlog
 from headwater.gateway.client_facts import HEAD_BYTES
 from headwater.gateway.config import Gaps, GatewayConfig, UnknownApis
 from headwater.gateway.connection import PeerGone
-from headwater.gateway.frames import MalformedRequest, read_header
+from headwater.gateway.frames import MalformedRequest, impossible_frame, read_header
 from headwater.gateway.gateway_meter import OTHER_API, GatewayMeter, PassedApi
 from headwater.gateway.messages import read_request
 from headwater.gateway.open_connections import OpenConnection, shut_down
@@ -173,7 +173,7 @@ class ProxiedConnection:
             self._is_token_next = False
         limit_bytes = self._config.upstream_request_bytes_max if self._is_known else UNAUTHENTICATED_BYTES_MAX
         if not _REQUEST_HEAD_BYTES - 4 <= size_bytes <= limit_bytes:
-            raise MalformedRequest(f"frame of {size_bytes} bytes, limit {limit_bytes}")
+            raise impossible_frame(bytes((await self._client.need(4))[:4]), limit_bytes)
         head = await self._client.need(_REQUEST_HEAD_BYTES)
         api_key, version, correlation_id = (_integer(head[start:end]) for start, end in ((4, 6), (6, 8), (8, 12)))
         request = InFlight(api_key, version, correlation_id)

@@ -31,9 +31,11 @@ def test_an_impossible_size_is_refused_before_the_frame_is_there(size: int) -> N
         take_frame(bytearray(struct.pack(">i", size)), LIMIT)
 
 
-@pytest.mark.parametrize(("hello", "named"), [(b"\x16\x03\x01\x02\x00\x01", "TLS"), (b"GET / HTTP/1.1\r\n", "HTTP")])
+@pytest.mark.parametrize(
+    ("hello", "named"), [(b"\x16\x03\x01\x02\x00\x01", "TLS"), (b"GET / HTTP/1.1\r\n", "HTTP"), (b"PRI * HTTP/2.0\r\n", "HTTP")]
+)
 def test_a_client_of_another_protocol_is_named(hello: bytes, named: str) -> None:
-    with pytest.raises(MalformedRequest, match=named):
+    with pytest.raises(MalformedRequest, match=f"the client speaks {named}, which this port does not"):
         take_frame(bytearray(hello), LIMIT)
 
 
