@@ -4,13 +4,13 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import structlog
 
@@ -23,7 +23,6 @@ from headwater.admin.store_probe import StoreProbe
 from headwater.admin_port import Vitals, open_admin_port
 from headwater.agent_verbs import reload_config
 from headwater.config import Config
-from headwater.gateway.config import Earliest
 from headwater.gateway.handlers.metadata import Address
 from headwater.gateway.proxy.listeners import serve_proxy
 from headwater.gateway.server import serve
@@ -98,7 +97,7 @@ async def _run(session: Session, logs: Logs, vitals: Vitals, started: Callable[[
     try:
         async with asyncio.TaskGroup() as tasks:
             config, leaving = session.config.gateway, asyncio.Event()
-            serving = partial(serve_proxy, earliest_for=_earliest_for(session)) if config.upstream else serve
+            serving = _proxy(session) if config.upstream else serve
             gateway = tasks.create_task(serving(logs, config, started=listening, meter=vitals.gateway, stopping=leaving))
             watched = tasks.create_task(manager.watched())
             if session.fleet is not None and upkeep is not None and vitals.work is not None:
@@ -140,8 +139,12 @@ async def _run(session: Session, logs: Logs, vitals: Vitals, started: Callable[[
     return received
 
 
-def _earliest_for(session: Session) -> Callable[[str], Earliest]:
-    return lambda topic: session.live.now.gateway_for(topic).earliest
+def _proxy(session: Session) -> Callable[..., Coroutine[Any, Any, None]]:
+    from headwater.broker.upstream import open_upstream
+
+    config = session.config.gateway
+    upstream = open_upstream(config.upstream, config.upstream_properties)
+    return partial(serve_proxy, earliest_for=lambda topic: session.live.now.gateway_for(topic).earliest, upstream=upstream)
 
 
 async def _beat(heartbeat: Heartbeat) -> None:

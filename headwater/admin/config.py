@@ -1,10 +1,9 @@
 """What an operator may decide about the admin port."""
 
 from dataclasses import dataclass
-from ipaddress import ip_address
 from pathlib import Path
 
-from headwater.gateway.config import split_address
+from headwater.gateway.config import is_loopback, split_address
 from headwater_core.errors import UsageError
 
 
@@ -39,11 +38,3 @@ class AdminConfig:
             raise UsageError(
                 f"admin.listen {self.listen!r} can be reached from other machines: set admin.token_file, or admin.read_token_file"
             )
-
-
-def is_loopback(host: str) -> bool:
-    """Can it be reached from this machine alone? A name other than localhost may be anybody's."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -379,6 +379,7 @@ class AgentCollector(Collector):
         meter = self._sources.gateway
         yield _gauge("headwater_gateway_connections", "Connections of Kafka clients.", meter.connections)
         yield CounterMetricFamily("headwater_gateway_refused_connections", "Connections closed at once, as one too many.", meter.refused)
+        yield CounterMetricFamily("headwater_gateway_malformed_requests", "Connections closed, as they were no Kafka.", meter.malformed)
         yield CounterMetricFamily(
             "headwater_gateway_idle_connections_closed", "Idle connections closed, to make room for another address.", meter.idle_closed
         )

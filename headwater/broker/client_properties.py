@@ -84,8 +84,8 @@ class PropertiesFile:
     Raises UsageError, which names keys, never values.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path, self._lock = path, threading.Lock()
+    def __init__(self, path: Path, setting: str) -> None:
+        self._path, self._setting, self._lock = path, setting, threading.Lock()
         self._known, self.properties = self._load()
 
     def reload(self) -> ClientProperties:
@@ -96,7 +96,7 @@ class PropertiesFile:
             try:
                 known, found = self._load()
                 if found.security_protocol != self.properties.security_protocol:  # an empty file would be a connection without a password
-                    raise UsageError(f"log.client_properties: {self._path}: security.protocol has changed, which takes a restart")
+                    raise UsageError(f"{self._setting}: {self._path}: security.protocol has changed, which takes a restart")
             except UsageError as error:
                 log.error("client_properties_refused", reason=str(error), consequence="those that were loaded before stay in use")
             else:
@@ -106,19 +106,22 @@ class PropertiesFile:
 
     def _load(self) -> tuple[dict[Path, Fingerprint | None], ClientProperties]:
         known = {self._path: fingerprint(self._path)}  # as each was before it is read
-        values = load_properties(self._path, "log.client_properties")
+        values = load_properties(self._path, self._setting)
         for key in ("ssl.truststore.location", "ssl.keystore.location"):
             if key in values:
                 known[Path(values[key])] = fingerprint(Path(values[key]))
         try:
             return known, replace(_checked(values), file=self)
         except UsageError as error:
-            raise UsageError(f"log.client_properties: {self._path}: {error}") from None
+            raise UsageError(f"{self._setting}: {self._path}: {error}") from None
 
 
-def load_client_properties(path: Path | None) -> ClientProperties:
-    """Those in the file; of a plain connection when there is none. Raises UsageError, which names keys, never values."""
-    return ClientProperties() if path is None else PropertiesFile(path).properties
+def load_client_properties(path: Path | None, setting: str = "log.client_properties") -> ClientProperties:
+    """Those in the file that `setting` names; of a plain connection when there is none.
+
+    Raises UsageError, which names keys, never values.
+    """
+    return ClientProperties() if path is None else PropertiesFile(path, setting).properties
 
 
 def load_properties(path: Path, setting: str) -> dict[str, str]:

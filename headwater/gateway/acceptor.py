@@ -7,16 +7,19 @@ from functools import partial
 
 import structlog
 
+from headwater.gateway.certificates import PortCertificate
 from headwater.gateway.config import GatewayConfig, split_address
 from headwater.gateway.connection import PeerGone
 from headwater.gateway.frames import MalformedRequest
 from headwater.gateway.gateway_meter import GatewayMeter
 from headwater.gateway.open_connections import OpenConnection, OpenConnections
+from headwater.gateway.tls_socket import TlsSocket
 from headwater_core.clock import Clock
 from headwater_core.errors import UsageError
 
 BACKLOG = 512
 NO_DESCRIPTORS_S = 0.5  # pause after the process has run out of descriptors; connections wait in the backlog
+HANDSHAKE_S = 10.0  # for that of TLS
 VANISHED_MS = 60_000  # what was sent is not acknowledged for so long
 
 Serve = Callable[[OpenConnection], Awaitable[None]]
@@ -32,6 +35,7 @@ class Acceptor:
     """
     tasks            end with what they are in, and so do all connections
     connections_max  of all ports together
+    certificate      of all ports; None: they are plain
     is_open          clients need not say who they are
     """
 
@@ -42,11 +46,15 @@ class Acceptor:
         connections_max: int,
         meter: GatewayMeter,
         clock: Clock,
+        certificate: PortCertificate | None = None,
         is_open: Callable[[], bool] = lambda: True,
     ) -> None:
         self._tasks, self._meter, self._clock, self._connections_max, self._is_open = tasks, meter, clock, connections_max, is_open
         self._opened = OpenConnections(connections_max, config.connections_per_ip_max, meter, config.unauthenticated_per_address)
+        self._certificate = certificate
         self._accepting: list[asyncio.Task[None]] = []
+        if certificate is not None:
+            self._accepting.append(tasks.create_task(certificate.follow()))
         self._serving: set[asyncio.Task[None]] = set()
         self._is_draining = False
 
@@ -85,10 +93,32 @@ class Acceptor:
                 self._meter.refused += 1
                 log.warning("connection_refused", ip=address[0], connections_max=self._connections_max)
                 continue
-            task = self._tasks.create_task(_served(opened, serve))
+            task = self._tasks.create_task(self._served(opened, serve))
             self._serving.add(task)
             task.add_done_callback(partial(self._ended, opened))
             await asyncio.sleep(0)  # where one was evicted its descriptor is closed, before the next is accepted
+
+    async def _served(self, opened: OpenConnection, serve: Serve) -> None:
+        """One connection, whatever happens to it."""
+        peer = "?"
+        try:
+            peer = opened.facts.peer = "{}:{}".format(*opened.client.getpeername()[:2])
+            opened.facts.listener = "{}:{}".format(*opened.client.getsockname()[:2])
+            opened.client.setblocking(False)
+            set_options(opened.client)
+            if self._certificate is not None:
+                opened.tls = TlsSocket(opened.client, self._certificate.context)
+                await opened.tls.handshake(HANDSHAKE_S)
+            await serve(opened)
+        except MalformedRequest as error:
+            self._meter.malformed += 1
+            log.warning("malformed_request", peer=peer, reason=str(error))
+        except PeerGone as error:
+            log.info("connection_closed", peer=peer, reason=str(error))
+        except OSError as error:
+            log.debug("connection_lost", peer=peer, reason=str(error))
+        except Exception:
+            log.exception("connection_failed", peer=peer)
 
     def _ended(self, opened: OpenConnection, task: "asyncio.Task[None]") -> None:
         self._serving.discard(task)
@@ -96,29 +126,18 @@ class Acceptor:
         opened.client.close()
 
 
-async def _served(opened: OpenConnection, serve: Serve) -> None:
-    """One connection, whatever happens to it."""
-    try:
-        opened.facts.peer = "{}:{}".format(*opened.client.getpeername()[:2])
-        opened.facts.listener = "{}:{}".format(*opened.client.getsockname()[:2])
-        opened.client.setblocking(False)
-        set_options(opened.client)
-        await serve(opened)
-    except MalformedRequest as error:
-        log.warning("malformed_request", peer=opened.facts.peer, reason=str(error))
-    except PeerGone as error:
-        log.info("connection_closed", peer=opened.facts.peer, reason=str(error))
-    except OSError as error:
-        log.debug("connection_lost", peer=opened.facts.peer, reason=str(error))
-    except Exception:
-        log.exception("connection_failed", peer=opened.facts.peer)
-
-
 def set_options(sock: socket.socket) -> None:
     """Small frames leave at once, and a peer that has vanished is noticed."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, VANISHED_MS)
+
+
+def port_certificate(config: GatewayConfig) -> PortCertificate | None:
+    """The port's; None: it is plain. Raises UsageError."""
+    if config.tls_certificate is None or config.tls_key is None:
+        return None
+    return PortCertificate(config.tls_certificate, config.tls_key, config.tls_client_ca)
 
 
 def listen(address: str, name: str = "gateway") -> socket.socket:

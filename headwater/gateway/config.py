@@ -4,12 +4,22 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from ipaddress import ip_address
+from pathlib import Path
 
 from headwater.gateway.proxy.endpoint_registry import PORT_MAX, BrokerPorts
 from headwater_core.errors import UsageError
 
 CONNECTIONS_MOST = 1_000_000  # descriptors end long before
 WORKERS_MOST = 1024
+
+
+def is_loopback(host: str) -> bool:
+    """Can it be reached from this machine alone? A name other than localhost may be anybody's."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 class UnknownApis(Enum):
@@ -51,10 +61,17 @@ class GatewayConfig:
     upstream                brokers of the cluster that the proxy stands before, each by host:port; others are found by them
     upstream_base_port      of the proxy's port for a broker: this, plus its node id
     upstream_port_map       of brokers that have another port: each as ID:PORT
+    upstream_properties     how to reach them, in the form that Kafka's tools take with --command-config: TLS, and, where brokers want to
+                            know, the user by whom the others are found; clients authenticate themselves
     upstream_request_bytes_max  a longer frame of a proxied connection closes it
     earliest                whose first offset is the earliest, of the archive or the broker; also by topic
     gaps                    at an offset that neither has, what follows is read, or the broker's error
     unknown_apis            requests that the proxy does not know, and newer versions, are hidden from clients, or pass
+    tls_certificate         a file with the chain, PEM; with it the port speaks TLS alone
+    tls_key                 a file with its key, PEM
+    tls_client_ca           a file with authorities, PEM, of which one has to have issued each client's certificate; without it clients need
+                            none
+    allow_plaintext         a port that other machines reach may be without TLS
     connections_max         one more is closed at once, or takes the place of an idle one, of the address that has the most; 0: as many as
                             a third of the descriptors that the process may have
     connections_per_ip_max  of one address; one more takes the place of its own idle one, or is closed at once
@@ -80,10 +97,15 @@ class GatewayConfig:
     upstream: tuple[str, ...] = ()
     upstream_base_port: int = 19092
     upstream_port_map: tuple[str, ...] = ()
+    upstream_properties: Path | None = None
     upstream_request_bytes_max: int = 100 << 20  # as Kafka's socket.request.max.bytes
     earliest: Earliest = Earliest.ARCHIVE
     gaps: Gaps = Gaps.SKIP
     unknown_apis: UnknownApis = UnknownApis.HIDE
+    tls_certificate: Path | None = None
+    tls_key: Path | None = None
+    tls_client_ca: Path | None = None
+    allow_plaintext: bool = False
     node_id: int = 1
     connections_max: int = 0
     connections_per_ip_max: int = CONNECTIONS_MOST  # as in Kafka: one address may be a proxy or a whole cluster of clients
@@ -104,9 +126,20 @@ class GatewayConfig:
     workers: int = 16
 
     def __post_init__(self) -> None:
-        split_address(self.listen)
+        host, _ = split_address(self.listen)
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise UsageError("gateway: tls_certificate and tls_key come together")
+        if self.tls_client_ca is not None and self.tls_key is None:
+            raise UsageError("gateway: tls_client_ca is for a port with TLS: set tls_certificate and tls_key")
+        if self.tls_key is None and not self.allow_plaintext and not is_loopback(host):
+            raise UsageError(
+                f"gateway.listen {self.listen!r} can be reached from other machines, and is without TLS: set gateway.tls_certificate and "
+                "gateway.tls_key, or gateway.allow_plaintext = true"
+            )
         for address in self.upstream:
             split_address(address)
+        if self.upstream_properties is not None and not self.upstream:
+            raise UsageError("gateway: upstream_properties say how to reach the brokers of upstream, which is not set")
         if self.upstream:
             self._check_ports()
         elif self.advertised:

@@ -1,9 +1,9 @@
 """The connection to one client: the receiving side of its socket, and requests that are not answered yet."""
 
 import asyncio
-import socket
 from contextlib import suppress
 from types import TracebackType
+from typing import Protocol
 
 from headwater.gateway.config import GatewayConfig
 from headwater.gateway.deadline import Deadline
@@ -51,22 +51,30 @@ class LongRequests:
         self._waiting.discard(freed)
 
 
+class ReceivingSocket(Protocol):
+    """A plain socket, or TLS over one: does not block."""
+
+    def fileno(self) -> int: ...
+    def recv(self, size_bytes: int, /) -> bytes: ...
+
+
 class Connection:
     """Use as a context: from its beginning to its end the event loop receives what arrives, also while responses are made.
 
     Once RECEIVE_BYTES have arrived that are not answered, less than twice as many, nothing more is received before it is
     needed. Of a longer request the rest is received, piece by piece, when it is next and there is room for it.
 
+    peer      the client's address, for events
     received  what has arrived and is not answered yet
     is_gone   the client has closed its end, or the connection is lost: seen after what it sent before, as far as that is received
     wakeup    set when that is seen; others may set it too, to end a wait
     """
 
-    def __init__(self, client: socket.socket, config: GatewayConfig, long_requests: LongRequests | None = None) -> None:
+    def __init__(self, client: ReceivingSocket, config: GatewayConfig, long_requests: LongRequests | None = None, peer: str = "") -> None:
         self.received = bytearray()
         self.is_gone = False
         self.wakeup = asyncio.Event()
-        self._client, self._config = client, config
+        self._client, self._config, self.peer = client, config, peer
         self._long_requests = long_requests or LongRequests()
         self._long_bytes = 0  # room reserved for the request that is received or answered, where it is a long one
         self._pace: asyncio.TimerHandle | None = None  # while there is room for all of it and not all has arrived
@@ -75,15 +83,7 @@ class Connection:
         self._deadline = Deadline(self._loop, self._readable.set)
         self._is_receiving = False
         self._served_in_turn = 0  # requests since the event loop had its turn
-        self._lost: OSError | None = None
-
-    @property
-    def peer(self) -> str:
-        """Return the client's address, for events; "" when it has gone."""
-        try:
-            return "{}:{}".format(*self._client.getpeername()[:2])
-        except OSError:
-            return ""
+        self._lost: OSError | MalformedRequest | None = None
 
     def __enter__(self) -> "Connection":
         self._resume()
@@ -186,7 +186,7 @@ class Connection:
             some = self._client.recv(RECEIVE_BYTES)
         except (BlockingIOError, InterruptedError):
             return
-        except OSError as error:
+        except (OSError, MalformedRequest) as error:  # the second: of TLS
             self._lost, some = error, b""
         self.received += some
         if not some:

@@ -27,6 +27,7 @@ class GatewayMeter:
     connections     that are open
     clients         of them, with what they say of themselves
     refused         connections that were closed at once, because there were as many as may be
+    malformed       connections that were closed as they were no Kafka, or failed at TLS
     idle_closed     connections that were closed to make room for one of an address that has fewer
     unread_bytes    of responses that wait until their clients take them
     unread_dropped  responses that were given up with their connections, because all together were too long
@@ -46,7 +47,7 @@ class GatewayMeter:
 
     def __init__(self) -> None:
         self.clients: set[ClientFacts] = set()
-        self.connections = self.refused = self.idle_closed = 0
+        self.connections = self.refused = self.malformed = self.idle_closed = 0
         self.unread_bytes = self.unread_dropped = 0
         self.seconds = {api: Durations(BOUNDS_S) for api in Api}
         self.passed: dict[int, PassedApi] = {}

@@ -8,6 +8,7 @@ import structlog
 from headwater.gateway.client_facts import ClientFacts
 from headwater.gateway.config import CONNECTIONS_MOST
 from headwater.gateway.gateway_meter import GatewayMeter
+from headwater.gateway.tls_socket import TlsSocket
 
 log = structlog.get_logger()
 
@@ -17,6 +18,7 @@ class OpenConnection:
     """
     idle_since_s  since when no request is answered; None while one is
     is_authenticated  its client is known, or need not be
+    tls           over `client`; None: it is plain
     ends          with the response that its client waits for
     """
 
@@ -24,6 +26,7 @@ class OpenConnection:
     ip: str
     idle_since_s: float | None
     is_authenticated: bool = True
+    tls: TlsSocket | None = None
     ends: bool = False
     facts: ClientFacts = field(default_factory=ClientFacts)
 

@@ -13,7 +13,7 @@ from types import TracebackType
 
 import structlog
 
-from headwater.gateway.acceptor import Acceptor, listen
+from headwater.gateway.acceptor import Acceptor, listen, port_certificate
 from headwater.gateway.client_facts import HEAD_BYTES
 from headwater.gateway.config import GatewayConfig, split_address
 from headwater.gateway.connection import LONG_BYTES_MAX, Connection, LongRequests, PeerGone
@@ -39,11 +39,15 @@ log = structlog.get_logger()
 
 
 class Gateway:
-    """A listening endpoint over `logs`. `run()` serves until it is cancelled; its connections end with it."""
+    """A listening endpoint over `logs`. `run()` serves until it is cancelled; its connections end with it.
+
+    Raises UsageError for an address or a certificate that cannot be used.
+    """
 
     def __init__(self, logs: Logs, config: GatewayConfig, clock: Clock | None = None, meter: GatewayMeter | None = None) -> None:
         self._logs, self._config, self._clock = logs, config, clock or SystemClock()
         self._meter = meter or GatewayMeter()
+        self._certificate = port_certificate(config)
         self._listener = listen(config.listen)
         self._executor = ThreadPoolExecutor(config.workers, thread_name_prefix="gateway")
         self._readers = DiskThreads(READERS, "gateway-read")  # nothing else waits for disks in them
@@ -67,7 +71,7 @@ class Gateway:
             settle_process()
             with self._logs.kept_fresh():
                 async with asyncio.TaskGroup() as tasks:
-                    acceptor = Acceptor(tasks, self._config, connections_max, self._meter, self._clock)
+                    acceptor = Acceptor(tasks, self._config, connections_max, self._meter, self._clock, self._certificate)
                     acceptor.open(self._listener, self._answer_all)
                     await stopping.wait()
                     await acceptor.drain(self._config.drain_s)
@@ -82,7 +86,7 @@ class Gateway:
         client = opened.client
         host, port = client.getsockname()[:2]
         address = self._advertised or (host, port)
-        with Connection(client, self._config, self._long_requests) as connection:
+        with Connection(opened.tls or client, self._config, self._long_requests, opened.facts.peer) as connection:
             while (frame := await connection.next_frame()) is not None:
                 api_key, began_s = int.from_bytes(frame[:2], "big"), self._clock.monotonic_s()
                 opened.idle_since_s = None
@@ -105,7 +109,10 @@ class Gateway:
         unread = UnreadResponse(opened.client, opened.ip, reply.frame)
         try:
             self._unread.add(unread)
-            await send(opened.client, reply.frame, patience_s, self._readers)
+            if opened.tls is not None:
+                await opened.tls.send_parts(reply.frame.parts, patience_s, self._readers)
+            else:
+                await send(opened.client, reply.frame, patience_s, self._readers)
         finally:
             self._unread.remove(unread)
             reply.close()

@@ -16,6 +16,7 @@ from functools import partial
 from headwater.gateway.connection import PeerGone
 from headwater.gateway.frames import MalformedRequest, foreign_protocol
 from headwater.gateway.response import FileSlice, Part
+from headwater_core.errors import TransientError
 from hydration.disk_threads import DiskThreads
 
 RECORD_BYTES = 16 << 10  # the most that TLS encrypts at once
@@ -51,6 +52,10 @@ class TlsFailure(MalformedRequest):
     """The peer and this side do not come to a secure connection, or what arrives on it was changed on the way."""
 
 
+class BrokerTlsFailure(TransientError):
+    """The same with a broker, as seen by a client of it."""
+
+
 class TlsSocket:
     """One task may read while another one writes. `sock` is non-blocking, and its owner closes it.
 
@@ -58,17 +63,18 @@ class TlsSocket:
 
     server_name  the name that the peer's certificate must have, where `context` is a client's; None: this side is the server
 
-    Raises TlsFailure for what cannot be a name.
+    Where it raises TlsFailure for a client, it raises BrokerTlsFailure for a broker; also for what cannot be a name.
     """
 
     def __init__(self, sock: socket.socket, context: ssl.SSLContext, server_name: str | None = None) -> None:
         self._socket, self._loop = sock, asyncio.get_running_loop()
         self._peer = "client" if server_name is None else "broker"
+        self._failure_kind: type[TlsFailure | BrokerTlsFailure] = TlsFailure if server_name is None else BrokerTlsFailure
         self._received, self._encrypted = ssl.MemoryBIO(), ssl.MemoryBIO()
         try:
             self._tls = context.wrap_bio(self._received, self._encrypted, server_name is None, server_name)
         except ValueError as error:
-            raise TlsFailure(f"{server_name!r} is no host name") from error
+            raise self._failure_kind(f"{server_name!r} is no host name") from error
         self._decrypted = bytearray()  # before it was requested
         self._unsent = _NOTHING  # taken out of `_encrypted`
         self._sent_in_turn = 0
@@ -114,7 +120,7 @@ class TlsSocket:
             raise PeerGone("the client has left during the TLS handshake: it may not accept the certificate here")
         if is_first and raw[0] not in _RECORD_TYPES:
             protocol = foreign_protocol(raw[:4]) or ("plain Kafka" if raw[0] == 0 else "another protocol")  # its frames are below 16 MiB
-            raise TlsFailure(f"the {self._peer} speaks {protocol} on a TLS port")
+            raise self._failure_kind(f"the {self._peer} speaks {protocol} on a TLS port")
 
     # Reading
 
@@ -263,15 +269,17 @@ class TlsSocket:
         finally:
             remove(descriptor)
 
-    def _failure(self, error: ssl.SSLError) -> TlsFailure:
+    def _failure(self, error: ssl.SSLError) -> TlsFailure | BrokerTlsFailure:
         """Tell the peer and the caller why."""
         with suppress(OSError):  # it is only told what fits into the socket's buffer
             self._socket.send(self._encrypted.read() if not self._unsent else b"")
         if isinstance(error, ssl.SSLCertVerificationError):
             reason = _UNKNOWN_AUTHORITY if error.verify_code in _UNKNOWN_AUTHORITY_CODES else error.verify_message
-            return TlsFailure(f"the {self._peer}'s certificate is not accepted: {reason}")
+            return self._failure_kind(f"the {self._peer}'s certificate is not accepted: {reason}")
         name = error.reason or str(error)
-        return TlsFailure(_REASONS.get(name, "TLS with the {peer} failed: " + name.lower().replace("_", " ")).format(peer=self._peer))
+        return self._failure_kind(
+            _REASONS.get(name, "TLS with the {peer} failed: " + name.lower().replace("_", " ")).format(peer=self._peer)
+        )
 
 
 def _wake(ready: "asyncio.Future[None]") -> None:

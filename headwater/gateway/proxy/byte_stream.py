@@ -9,20 +9,47 @@ from contextlib import suppress
 from headwater.gateway.connection import PeerGone
 from headwater.gateway.response import Frame, Part
 from headwater.gateway.server import send
+from headwater.gateway.tls_socket import TlsSocket
 from hydration.disk_threads import DiskThreads
 
 BUFFER_BYTES = 256 << 10  # pages that were never written to take no memory: an idle connection has a few KiB
 
+END_S = 10.0  # for a peer to take what says that nothing more comes
 CHUNKS_PER_TURN = 8  # of a long frame, before other connections have their turn
 
 Buffer = bytes | bytearray | memoryview
 
 
+class PlainSocket:
+    """What TlsSocket is, without TLS."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket, self._loop = sock, asyncio.get_running_loop()
+
+    async def recv_into(self, view: memoryview) -> int:
+        """As much as has arrived; 0 at the end. Raises OSError."""
+        return await self._loop.sock_recv_into(self._socket, view)
+
+    async def sendall(self, *buffers: Buffer) -> None:
+        """Returns when the system has taken all of it. Raises OSError."""
+        for buffer in buffers:
+            await self._loop.sock_sendall(self._socket, buffer)
+
+    async def send_parts(self, parts: Sequence[Part], timeout_s: float, readers: DiskThreads) -> None:
+        """Straight from the page cache. Raises PeerGone, OSError."""
+        await send(self._socket, Frame(parts, 0), timeout_s, readers)
+
+    async def shutdown_write(self, timeout_s: float) -> None:
+        """Nothing more is sent. What the peer still sends arrives."""
+        with suppress(OSError):  # the peer was quicker
+            self._socket.shutdown(socket.SHUT_WR)
+
+
 class ByteStream:
     """Not closed here: the socket is its owner's."""
 
-    def __init__(self, sock: socket.socket, buffer_bytes: int = BUFFER_BYTES) -> None:
-        self._socket, self._loop = sock, asyncio.get_running_loop()
+    def __init__(self, sock: socket.socket | TlsSocket, buffer_bytes: int = BUFFER_BYTES) -> None:
+        self._wire = sock if isinstance(sock, TlsSocket) else PlainSocket(sock)
         self._view = memoryview(mmap.mmap(-1, buffer_bytes))
         self._start = self._end = 0
 
@@ -48,7 +75,7 @@ class ByteStream:
             if self._start + size_bytes > len(self._view):
                 self._view[: self._end - self._start] = bytes(self._view[self._start : self._end])
                 self._start, self._end = 0, self._end - self._start
-            received = await self._loop.sock_recv_into(self._socket, self._view[self._end :])
+            received = await self._wire.recv_into(self._view[self._end :])
             if not received:
                 if self._start == self._end:
                     return self._view[:0]
@@ -85,19 +112,14 @@ class ByteStream:
 
     async def send(self, *parts: Buffer) -> None:
         """Returns when the system has taken all of it. Raises OSError."""
-        if len(parts) == 1:
-            await self._loop.sock_sendall(self._socket, parts[0])
-        elif sum(map(len, parts)) <= self.room_bytes:
-            await self._loop.sock_sendall(self._socket, b"".join(parts))
-        else:
-            for part in parts:
-                await self._loop.sock_sendall(self._socket, part)
+        if len(parts) > 1 and sum(map(len, parts)) <= self.room_bytes:
+            parts = (b"".join(parts),)
+        await self._wire.sendall(*parts)
 
     async def send_parts(self, parts: Sequence[Part], readers: DiskThreads, patience_s: float) -> None:
-        """Bytes, and ranges of files straight from the page cache. Raises PeerGone where they are not taken in time, OSError."""
-        await send(self._socket, Frame(parts, 0), patience_s, readers)
+        """Bytes, and ranges of files. Raises PeerGone where they are not taken in time, OSError."""
+        await self._wire.send_parts(parts, patience_s, readers)
 
-    def end(self) -> None:
-        """Nothing more is sent. What the peer still sends arrives."""
-        with suppress(OSError):  # the peer was quicker
-            self._socket.shutdown(socket.SHUT_WR)
+    async def end(self) -> None:
+        """Nothing more is sent. What the peer still sends arrives. Raises PeerGone."""
+        await self._wire.shutdown_write(END_S)

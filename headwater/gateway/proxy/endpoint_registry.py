@@ -3,7 +3,7 @@
 A broker's port is a fixed one, by its id: identical proxies have identical ports, and a proxy that starts again has the same.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import structlog
@@ -78,6 +78,12 @@ class EndpointRegistry:
         else:
             log.info("broker_moved", node_id=node_id, upstream=f"{host}:{port}")
         self._learned(node_id)
+
+    def learn_all(self, cluster_id: str | None, nodes: Iterable[tuple[int, str, int]]) -> None:
+        """Raises UsageError, of another cluster as well."""
+        self.check(cluster_id)
+        for node in nodes:
+            self.learn(*node)
 
     def check(self, cluster_id: str | None) -> None:
         """Raises OtherCluster."""

@@ -3,13 +3,16 @@
 import asyncio
 import random
 import socket
+import ssl
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import structlog
 
-from headwater.gateway.acceptor import Acceptor, CannotListen, listen, set_options
+from headwater.gateway.acceptor import Acceptor, CannotListen, listen, port_certificate, set_options
 from headwater.gateway.config import Earliest, GatewayConfig, split_address
 from headwater.gateway.connection import PeerGone
 from headwater.gateway.frames import MalformedRequest
@@ -23,8 +26,9 @@ from headwater.gateway.proxy.byte_stream import ByteStream
 from headwater.gateway.proxy.endpoint_registry import Address, EndpointRegistry
 from headwater.gateway.proxy.proxied_connection import ProxiedConnection
 from headwater.gateway.server import READERS
+from headwater.gateway.tls_socket import BrokerTlsFailure, TlsSocket
 from headwater_core.clock import Clock, SystemClock
-from headwater_core.errors import TransientError, UsageError
+from headwater_core.errors import HeadwaterError, TransientError, UsageError
 from headwater_core.segments import flexible
 from hydration.disk_threads import DiskThreads
 from hydration.logs import Logs
@@ -40,18 +44,44 @@ _METADATA_REQUEST = flexible.i32(len(_METADATA_BODY)) + _METADATA_BODY
 log = structlog.get_logger()
 
 
+class ClusterNodes(NamedTuple):
+    """nodes: id, host and port"""
+
+    cluster_id: str | None
+    nodes: Sequence[tuple[int, str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """
+    tls    for connections from now on; None: they are plain
+    nodes  what brokers tell a client that says who it is; blocks, raises HeadwaterError. None: they tell whoever asks
+    """
+
+    tls: Callable[[], ssl.SSLContext | None] = lambda: None
+    nodes: Callable[[], ClusterNodes] | None = None
+
+
 class ProxyServer:
     """`run()` serves until it is cancelled; its connections end with it.
 
-    archive  None: everything is the brokers'
+    archive   None: everything is the brokers'
+    upstream  how brokers are reached
     """
 
     def __init__(
-        self, config: GatewayConfig, archive: ArchiveSide | None = None, clock: Clock | None = None, meter: GatewayMeter | None = None
+        self,
+        config: GatewayConfig,
+        archive: ArchiveSide | None = None,
+        clock: Clock | None = None,
+        meter: GatewayMeter | None = None,
+        upstream: Upstream | None = None,
     ) -> None:
+        self._upstream = upstream or Upstream()
         self._config, self._archive, self._clock, self._meter = config, archive, clock or SystemClock(), meter or GatewayMeter()
         self._readers = DiskThreads(READERS, "proxy-read")
         self.registry = EndpointRegistry(config.broker_ports, self._learned)
+        self._certificate = port_certificate(config)
         self._listener = listen(config.listen, "proxy")
         self._bound = config.listen.rpartition(":")[0]
         self._acceptor: Acceptor | None = None
@@ -69,7 +99,7 @@ class ProxyServer:
         connections_max = prepare_process(self._config.connections_max, sockets=2)
         try:
             async with asyncio.TaskGroup() as tasks:
-                self._acceptor = Acceptor(tasks, self._config, connections_max, self._meter, self._clock, self._is_open)
+                self._acceptor = Acceptor(tasks, self._config, connections_max, self._meter, self._clock, self._certificate, self._is_open)
                 for node_id in self.registry.ports.ports:
                     self._learned(node_id)
                 background = [tasks.create_task(self._discover_first())]
@@ -106,14 +136,14 @@ class ProxyServer:
 
     async def _serve(self, node_id: int | None, opened: OpenConnection) -> None:
         """One connection to one broker, or to any."""
-        upstream: socket.socket | None = None
+        upstream: _BrokerSocket | None = None
         try:
             upstream = await self._connect(node_id)
             self._meter.reached(node_id)
             connection = ProxiedConnection(
                 opened,
-                ByteStream(opened.client),
-                ByteStream(upstream),
+                ByteStream(opened.tls or opened.client),
+                ByteStream(upstream.tls or upstream.plain),
                 self.registry,
                 self._config,
                 self._meter,
@@ -126,9 +156,9 @@ class ProxyServer:
             log.warning("upstream_failed", peer=opened.facts.peer, node_id=node_id, reason=str(error))
         finally:
             if upstream is not None:
-                upstream.close()
+                upstream.plain.close()
 
-    async def _connect(self, node_id: int | None) -> socket.socket:
+    async def _connect(self, node_id: int | None) -> "_BrokerSocket":
         """A connection to one broker, or to any. One that cannot be reached may have moved: the others are asked where it is.
 
         Raises TransientError, and OtherCluster.
@@ -140,8 +170,8 @@ class ProxyServer:
             for host, port in candidates if candidates != tried else ():
                 try:
                     async with asyncio.timeout(CONNECT_S):
-                        return await connect(host, port)
-                except (OSError, TimeoutError) as error:
+                        return await self._secured(await connect(host, port), host)
+                except (OSError, TimeoutError, PeerGone, BrokerTlsFailure) as error:
                     reasons.append(f"{host}:{port}: {error or 'no answer in time'}")
             if node_id is None or is_last:
                 break
@@ -149,16 +179,35 @@ class ProxyServer:
             await self._discover()
         raise TransientError("; ".join(reasons) or f"nobody knows where broker {node_id} is")
 
+    async def _secured(self, sock: socket.socket, host: str) -> "_BrokerSocket":
+        """Raises PeerGone, BrokerTlsFailure, OSError."""
+        context = self._upstream.tls()
+        if context is None:
+            return _BrokerSocket(sock, None)
+        try:
+            tls = TlsSocket(sock, context, host)
+            await tls.handshake(CONNECT_S)
+        except BaseException:
+            sock.close()
+            raise
+        return _BrokerSocket(sock, tls)
+
     async def _discover(self) -> None:
         """Raises TransientError, and OtherCluster."""
+        if self._upstream.nodes is not None:
+            try:
+                self.registry.learn_all(*await asyncio.to_thread(self._upstream.nodes))
+            except HeadwaterError as error:
+                raise error if isinstance(error, UsageError) else TransientError(f"no broker says where the others are: {error}") from error
+            return
         sock = await self._connect(None)
         try:
             async with asyncio.timeout(CONNECT_S):
-                await discover(ByteStream(sock), self.registry)
-        except (OSError, TimeoutError, PeerGone, MalformedRequest) as error:
+                await discover(ByteStream(sock.tls or sock.plain), self.registry)
+        except (OSError, TimeoutError, PeerGone, MalformedRequest, BrokerTlsFailure) as error:
             raise TransientError(f"no broker says where the others are: {error or 'no answer in time'}") from error
         finally:
-            sock.close()
+            sock.plain.close()
 
     async def _discover_first(self) -> None:
         """Until brokers are known, by whom ever. Where they tell nobody who does not say who he is, a client finds them."""
@@ -180,6 +229,13 @@ class ProxyServer:
         return [*named, *(broker for broker in self.registry.brokers.values() if broker not in named)]
 
 
+class _BrokerSocket(NamedTuple):
+    """tls: over the plain one, None: it is as it is"""
+
+    plain: socket.socket
+    tls: TlsSocket | None
+
+
 async def serve_proxy(
     logs: Logs,
     config: GatewayConfig,
@@ -189,11 +245,12 @@ async def serve_proxy(
     meter: GatewayMeter | None = None,
     stopping: asyncio.Event | None = None,
     earliest_for: Callable[[str], Earliest] | None = None,
+    upstream: Upstream | None = None,
 ) -> None:
     """As server.serve, in front of brokers. earliest_for: by topic, in place of what `config` says of all"""
     clock = clock or SystemClock()
     with ThreadPoolExecutor(config.workers, thread_name_prefix="proxy") as executor, logs.kept_fresh():
-        proxy = ProxyServer(config, ArchiveSide(logs, config, executor, clock, earliest_for), clock, meter)
+        proxy = ProxyServer(config, ArchiveSide(logs, config, executor, clock, earliest_for), clock, meter, upstream)
         settle_process()
         log.info("proxy_started", listen="{}:{}".format(*proxy.address), upstream=", ".join(config.upstream))
         started(proxy.address)
@@ -210,10 +267,8 @@ async def discover(upstream: ByteStream, registry: EndpointRegistry) -> None:
 
     walk = AddressWalk(Api.METADATA, _METADATA_VERSION, lambda node_id, host, port: (host, port), size_bytes - 4)
     walk.advance(frame[8 : 4 + size_bytes])
-    registry.check(walk.cluster_id)
+    registry.learn_all(walk.cluster_id, walk.nodes)
     registry.is_open = True
-    for node in walk.nodes:
-        registry.learn(*node)
 
 
 async def connect(host: str, port: int) -> socket.socket:

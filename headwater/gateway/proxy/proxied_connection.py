@@ -154,7 +154,7 @@ class ProxiedConnection:
         with suppress(TimeoutError):
             async with asyncio.timeout(self._config.drain_s):
                 await self._all_answered()
-        self._upstream.end()
+        await self._upstream.end()
 
     def _note_idle(self) -> None:
         if self._is_between and not self._in_flight:

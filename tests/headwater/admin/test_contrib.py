@@ -51,6 +51,7 @@ def test_every_metric_is_on_the_dashboard_or_deliberately_not() -> None:
         "headwater_gateway_unread_bytes",  # of clients that do not read; bounded
         "headwater_gateway_unread_responses_dropped_total",
         "headwater_gateway_idle_connections_closed_total",
+        "headwater_gateway_malformed_requests_total",  # of scanners and health checks
         "headwater_proxy_bytes_total",  # as its requests do
         "headwater_proxy_archived_bytes_total",
         "headwater_proxy_upstream_failures_total",  # the panel has the brokers that are not reached now

@@ -19,7 +19,7 @@ from confluent_kafka import Producer
 from headwater.broker.client_properties import load_client_properties
 from headwater.gateway.connection import PeerGone
 from headwater.gateway.protocol import Api
-from headwater.gateway.tls_socket import AHEAD_BYTES, BLOCK_BYTES, RECORD_BYTES, TlsFailure, TlsSocket
+from headwater.gateway.tls_socket import AHEAD_BYTES, BLOCK_BYTES, RECORD_BYTES, BrokerTlsFailure, TlsFailure, TlsSocket
 from headwater_core.certificates import server_context
 from hydration.answers import Slice
 from hydration.disk_threads import DiskThreads
@@ -82,7 +82,7 @@ def failures(server: ssl.SSLContext, client: ssl.SSLContext, *, name: str = "loc
             try:
                 await side.handshake(WAIT_S)
                 await side.recv_into(memoryview(bytearray(1)))  # with TLS 1.3 a client hears of its own certificate after the handshake
-            except (TlsFailure, PeerGone) as error:
+            except (TlsFailure, BrokerTlsFailure, PeerGone) as error:
                 return str(error)
             finally:
                 sock.shutdown(socket.SHUT_WR)
@@ -468,7 +468,7 @@ def test_a_broker_is_called_as_the_client_properties_say(
 def test_what_cannot_be_a_host_is_no_name_of_a_broker(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
     async def use(*_: object) -> None: ...
 
-    with pytest.raises(TlsFailure, match="is no host name"):
+    with pytest.raises(BrokerTlsFailure, match="is no host name"):
         between(server, client, use, name=".example")
 
 

@@ -66,7 +66,7 @@ def test_frames_of_any_length_pass_whole(seed: int) -> None:
             else:
                 await stream.pass_on(len(frame), to)
         assert not await stream.begin(1)
-        to.end()
+        await to.end()
         await sending
         return await receiving
 
