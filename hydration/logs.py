@@ -134,6 +134,10 @@ class Logs:
         """By name, as of the last refresh()."""
         return self._topics
 
+    def priority_of(self, topic: str) -> ReadPriority:
+        """As it holds now."""
+        return self._priority_for(topic)
+
     def partition(self, topic: str, partition: int, priority: ReadPriority | None = None) -> PartitionLog:
         """To be called for each request: the topic's read priority may change.
 

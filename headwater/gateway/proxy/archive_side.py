@@ -60,7 +60,7 @@ class ArchiveSide:
     def may_hold(self, topic: TopicKey, partition: int) -> bool:
         """As last listed, which is seconds ago. True as well where nothing could be listed yet."""
         if (view := self._view(topic)) is None:
-            return not self._snapshots.is_whole
+            return not self._snapshots.is_whole and self._snapshots.known(topic) is None
         return any(number == partition for number, _ in view.partitions)
 
     def name_of(self, topic: TopicKey) -> str | None:
@@ -109,4 +109,6 @@ class ArchiveSide:
         return await self._fetcher.fetch(body, version, _Waiting())
 
     def _view(self, topic: TopicKey) -> TopicView | None:
-        return self._snapshots.known(topic)
+        """None as well for a topic whose readers are to have what the brokers have alone."""
+        view = self._snapshots.known(topic)
+        return view if view is not None and self._logs.priority_of(view.name).uses_archive else None
