@@ -144,7 +144,7 @@ def _proxy(session: Session) -> Callable[..., Coroutine[Any, Any, None]]:
 
     config = session.config.gateway
     upstream = open_upstream(config.upstream, config.upstream_properties)
-    return partial(serve_proxy, earliest_for=lambda topic: session.live.now.gateway_for(topic).earliest, upstream=upstream)
+    return partial(serve_proxy, earliest_for=session.live.earliest_for, upstream=upstream)
 
 
 async def _beat(heartbeat: Heartbeat) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from archival.config import ArchivalConfig
 from headwater.config import Config, shown
+from headwater.gateway.config import Earliest
 from hydration.config import ReadPriority
 from manifests.setting_list import SettingList
 
@@ -31,7 +32,7 @@ class LiveConfig:
 
     def __init__(self, started: Config, load: Callable[[], Config] | None = None) -> None:
         self._started, self._load = started, load or (lambda: started)
-        self._now, self._priorities = started, dict[str, ReadPriority]()
+        self._now, self._priorities, self._earliest = started, dict[str, ReadPriority](), dict[str, Earliest]()
         self._changing = threading.Lock()
         self.is_asked = False  # has anybody wanted a read priority since this was last set to False?
         self.changed: Callable[[], object] = lambda: None  # called after settings have changed
@@ -57,6 +58,14 @@ class LiveConfig:
             found = known[topic] = self._now.hydration_for(topic).read_priority
         return found
 
+    def earliest_for(self, topic: str) -> Earliest:
+        """Likewise. topic: one that there is"""
+        known = self._earliest
+        found = known.get(topic)
+        if found is None:
+            found = known[topic] = self._now.gateway_for(topic).earliest
+        return found
+
     def take_commands(self, settings: SettingList) -> bool:
         """From now on these hold, and no others that were set by command. Do any settings differ?"""
         with self._changing:
@@ -69,7 +78,7 @@ class LiveConfig:
 
     def _replace(self, found: Config) -> None:
         self._now = found
-        self._priorities = {}
+        self._priorities, self._earliest = {}, {}
 
     def reload(self) -> Reloaded:
         """Read the configuration again. Raises UsageError for one that is not valid; then everything stays as it is."""

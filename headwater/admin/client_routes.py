@@ -11,7 +11,7 @@ from headwater.admin.parameters import known, number, text
 from headwater.admin.status_page import LIMIT, LIMIT_MAX
 from headwater.gateway.client_facts import ClientFacts
 
-_PEER = r"[0-9A-Za-z.:%?_-]{1,100}"
+_AFTER = r"[0-9A-Za-z.:%?_ -]{1,200}"
 
 
 class ClientRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,10 +33,14 @@ class ClientPage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def client_page(clients: Collection[ClientFacts], *, after: str, limit: int) -> ClientPage:
-    """Those whose peers come behind `after`."""
-    rows = sorted((msgspec.convert(facts, ClientRow, from_attributes=True) for facts in clients), key=lambda row: row.peer)
-    rows = [row for row in rows if row.peer > after][: limit + 1]
-    return ClientPage(clients=rows[:limit], next_after=rows[limit - 1].peer if len(rows) > limit else msgspec.UNSET)
+    """Those whose peers and listeners come behind `after`."""
+    rows = sorted((msgspec.convert(facts, ClientRow, from_attributes=True) for facts in clients), key=_key)
+    rows = [row for row in rows if _key(row) > after][: limit + 1]
+    return ClientPage(clients=rows[:limit], next_after=_key(rows[limit - 1]) if len(rows) > limit else msgspec.UNSET)
+
+
+def _key(row: ClientRow) -> str:
+    return f"{row.peer} {row.listener}"
 
 
 def clients_route(clients: set[ClientFacts]) -> Route:
@@ -44,7 +48,7 @@ def clients_route(clients: set[ClientFacts]) -> Route:
 
     async def list_clients(request: Request) -> Response:
         known(request, "limit", "after")
-        after = text(request, "after", _PEER, "the next_after of another page") or ""
+        after = text(request, "after", _AFTER, "the next_after of another page") or ""
         page = client_page(list(clients), after=after, limit=number(request, "limit", LIMIT, LIMIT_MAX))
         return Response(msgspec.json.encode(page), media_type="application/json")
 

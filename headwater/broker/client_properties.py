@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
+from time import monotonic
 
 import structlog
 
@@ -39,6 +40,7 @@ SUPPORTED = (
     "password",
 )
 _BINDING = ("sasl.", "security.", "ssl.", "username", "password")
+REFUSED_S = 10.0  # before files that cannot be used are read again
 _BLANKS = " \t\f"  # all that Java takes for a space
 _KEY = re.compile(r"(?:\\.|[^\\ \t\f=:])*")
 _NAME = re.compile(r"(?=.{1,80}\Z)[a-z0-9]+(?:\.[a-z0-9]+)*\Z")
@@ -87,17 +89,20 @@ class PropertiesFile:
     def __init__(self, path: Path, setting: str) -> None:
         self._path, self._setting, self._lock = path, setting, threading.Lock()
         self._known, self.properties = self._load()
+        self._refused: tuple[float, dict[Path, Fingerprint | None]] = 0.0, {}  # until when what is so is not looked at again
 
     def reload(self) -> ClientProperties:
         """Return what the files say now, or what they said when they could last be used."""
         with self._lock:
-            if self._known == {path: fingerprint(path) for path in self._known}:
+            found_now = {path: fingerprint(path) for path in self._known}
+            if self._known == found_now or (monotonic() < self._refused[0] and self._refused[1] == found_now):
                 return self.properties
             try:
                 known, found = self._load()
                 if found.security_protocol != self.properties.security_protocol:  # an empty file would be a connection without a password
                     raise UsageError(f"{self._setting}: {self._path}: security.protocol has changed, which takes a restart")
             except UsageError as error:
+                self._refused = monotonic() + REFUSED_S, found_now
                 log.error("client_properties_refused", reason=str(error), consequence="those that were loaded before stay in use")
             else:
                 self._known, self.properties = known, found

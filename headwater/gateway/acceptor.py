@@ -20,7 +20,8 @@ from headwater_core.errors import UsageError
 BACKLOG = 512
 NO_DESCRIPTORS_S = 0.5  # pause after the process has run out of descriptors; connections wait in the backlog
 HANDSHAKE_S = 10.0  # for that of TLS
-VANISHED_MS = 60_000  # what was sent is not acknowledged for so long
+ALIVE_AFTER_S, ALIVE_EVERY_S, ALIVE_TRIES = 60, 15, 4  # when a peer that says nothing is asked whether it is there
+UNREAD_MS = 600_000  # a peer that is there and reads nothing for so long; Kafka's connections.max.idle.ms
 
 Serve = Callable[[OpenConnection], Awaitable[None]]
 
@@ -52,10 +53,9 @@ class Acceptor:
         self._tasks, self._meter, self._clock, self._connections_max, self._is_open = tasks, meter, clock, connections_max, is_open
         self._opened = OpenConnections(connections_max, config.connections_per_ip_max, meter, config.unauthenticated_per_address)
         self._certificate = certificate
-        self._accepting: list[asyncio.Task[None]] = []
-        if certificate is not None:
-            self._accepting.append(tasks.create_task(certificate.follow()))
-        self._serving: set[asyncio.Task[None]] = set()
+        self._loop, self._listeners = asyncio.get_running_loop(), dict[socket.socket, Serve]()
+        self._following = tasks.create_task(certificate.follow()) if certificate is not None else None
+        self._serving: dict[asyncio.Task[None], OpenConnection] = {}
         self._is_draining = False
 
     def open(self, listener: socket.socket, serve: Serve) -> None:
@@ -63,40 +63,56 @@ class Acceptor:
         if self._is_draining:
             listener.close()
             return
-        task = self._tasks.create_task(self._accept(listener, serve))
-        task.add_done_callback(lambda _: listener.close())  # also of one that was cancelled before it began
-        self._accepting.append(task)
+        self._listeners[listener] = serve
+        self._loop.add_reader(listener, self._accept, listener)
+
+    def close(self) -> None:
+        """Accept nothing more. May be called again."""
+        self._is_draining = True
+        while self._listeners:
+            listener, _ = self._listeners.popitem()
+            self._loop.remove_reader(listener)
+            listener.close()
+        if self._following is not None:
+            self._following.cancel()
 
     async def drain(self, patience_s: float) -> None:
         """Accept nothing more, let connections end once what is in flight there is answered, and end those that take longer."""
-        self._is_draining = True
-        for task in self._accepting:
-            task.cancel()
+        self.close()
         self._opened.end()
+        for task, opened in self._serving.items():
+            if not opened.is_served:  # a handshake, or a broker that does not answer
+                task.cancel()
         if self._serving:
             await asyncio.wait(self._serving, timeout=patience_s)
         for task in self._serving:
             task.cancel()
 
-    async def _accept(self, listener: socket.socket, serve: Serve) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                client, address = await loop.sock_accept(listener)
-            except OSError as error:  # out of descriptors, or the peer has left already
-                log.warning("accept_failed", reason=str(error))
-                await asyncio.sleep(NO_DESCRIPTORS_S)
-                continue
-            opened = self._opened.add(client, address[0], self._clock.monotonic_s(), is_authenticated=self._is_open())
-            if opened is None:
-                client.close()
-                self._meter.refused += 1
-                log.warning("connection_refused", ip=address[0], connections_max=self._connections_max)
-                continue
-            task = self._tasks.create_task(self._served(opened, serve))
-            self._serving.add(task)
-            task.add_done_callback(partial(self._ended, opened))
-            await asyncio.sleep(0)  # where one was evicted its descriptor is closed, before the next is accepted
+    def _accept(self, listener: socket.socket) -> None:
+        """One, before other tasks have their turn: where another one was evicted, its descriptor is closed then."""
+        try:
+            client, address = listener.accept()
+        except BlockingIOError:
+            return
+        except OSError as error:  # out of descriptors, or the peer has left already
+            log.warning("accept_failed", reason=str(error))
+            self._loop.remove_reader(listener)
+            self._loop.call_later(NO_DESCRIPTORS_S, self._resume, listener)
+            return
+        opened = self._opened.add(client, address[0], self._clock.monotonic_s(), is_authenticated=self._is_open())
+        if opened is None:
+            client.close()
+            self._meter.refused += 1
+            limiting = self._opened.limiting
+            log.warning("connection_refused", ip=address[0], connections_max=self._connections_max, limiting=limiting)
+            return
+        task = self._tasks.create_task(self._served(opened, self._listeners[listener]))
+        self._serving[task] = opened
+        task.add_done_callback(partial(self._ended, opened))
+
+    def _resume(self, listener: socket.socket) -> None:
+        if not self._is_draining:
+            self._loop.add_reader(listener, self._accept, listener)
 
     async def _served(self, opened: OpenConnection, serve: Serve) -> None:
         """One connection, whatever happens to it."""
@@ -121,7 +137,7 @@ class Acceptor:
             log.exception("connection_failed", peer=peer)
 
     def _ended(self, opened: OpenConnection, task: "asyncio.Task[None]") -> None:
-        self._serving.discard(task)
+        del self._serving[task]
         self._opened.remove(opened)
         opened.client.close()
 
@@ -130,7 +146,10 @@ def set_options(sock: socket.socket) -> None:
     """Small frames leave at once, and a peer that has vanished is noticed."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, VANISHED_MS)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, ALIVE_AFTER_S)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, ALIVE_EVERY_S)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, ALIVE_TRIES)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_MS)
 
 
 def port_certificate(config: GatewayConfig) -> PortCertificate | None:

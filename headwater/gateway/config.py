@@ -137,7 +137,7 @@ class GatewayConfig:
                 "gateway.tls_key, or gateway.allow_plaintext = true"
             )
         for address in self.upstream:
-            split_address(address)
+            _check_reachable(address, "upstream")
         if self.upstream_properties is not None and not self.upstream:
             raise UsageError("gateway: upstream_properties say how to reach the brokers of upstream, which is not set")
         if self.upstream:
@@ -176,14 +176,23 @@ class GatewayConfig:
             raise UsageError(f"gateway: upstream_port_map has the port of listen, {self.listen}")
         try:
             addresses = [ports.address_of(node_id, "host") for node_id in (0, 1)]
-        except (KeyError, IndexError, ValueError) as error:
+        except (KeyError, IndexError, ValueError, AttributeError, TypeError) as error:
             raise UsageError(
                 f"gateway: advertised {self.advertised!r} is not host:port, with {{node_id}} and {{port}} for each broker's own"
             ) from error
+        for host, port in addresses:
+            _check_reachable(f"{host}:{port}", "advertised")
         if addresses[0] == addresses[1]:
             raise UsageError(
                 f"gateway: advertised {self.advertised!r} names one address for all brokers: it has to have {{node_id}} or {{port}}"
             )
+
+
+def _check_reachable(address: str, name: str) -> None:
+    """Raises UsageError."""
+    host, port = split_address(address)
+    if not re.fullmatch(r"[A-Za-z0-9._:-]+", host) or not port:
+        raise UsageError(f"gateway: {name}: {address[:200]!r} is no host and port that can be connected to")
 
 
 def _port_map(texts: tuple[str, ...]) -> Mapping[int, int]:

@@ -1,6 +1,7 @@
 """Connections that are open, by client address: when there are as many as may be, an address with many makes room for one with few."""
 
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import structlog
@@ -19,7 +20,10 @@ class OpenConnection:
     idle_since_s  since when no request is answered; None while one is
     is_authenticated  its client is known, or need not be
     tls           over `client`; None: it is plain
-    ends          with the response that its client waits for
+    is_served     it has come so far that requests are answered
+    is_receiving  nothing of a next request has arrived, and if none comes that is the end
+    ends          with the responses that its client waits for
+    stop_receiving  ends the wait for a request; None: the socket's end does
     """
 
     client: socket.socket
@@ -27,19 +31,31 @@ class OpenConnection:
     idle_since_s: float | None
     is_authenticated: bool = True
     tls: TlsSocket | None = None
+    is_served: bool = False
+    is_receiving: bool = True
     ends: bool = False
+    stop_receiving: Callable[[], object] | None = None
     facts: ClientFacts = field(default_factory=ClientFacts)
+
+    def receive_no_more(self) -> None:
+        """Its task sees the end."""
+        if self.stop_receiving is not None:
+            self.stop_receiving()
+        else:
+            shut_down(self.client, socket.SHUT_RD)
 
 
 class OpenConnections:
     """The connections of all ports, at most `limit` of them, and at most `per_ip_limit` of one address.
 
     unauthenticated_limit  of one address, of which the client is not known yet
+    limiting               the setting for which the last one was refused
     """
 
     def __init__(self, limit: int, per_ip_limit: int, meter: GatewayMeter, unauthenticated_limit: int = CONNECTIONS_MOST) -> None:
         self._limit, self._per_ip_limit, self._meter, self._unauthenticated_limit = limit, per_ip_limit, meter, unauthenticated_limit
         self._by_ip: dict[str, set[OpenConnection]] = {}
+        self.limiting = ""
 
     def add(self, client: socket.socket, ip: str, now_s: float, *, is_authenticated: bool = True) -> OpenConnection | None:
         """Count one more, idle since now; None where there is no room for it.
@@ -50,13 +66,16 @@ class OpenConnections:
         """
         same = self._by_ip.get(ip, set())
         if not is_authenticated and sum(not connection.is_authenticated for connection in same) >= self._unauthenticated_limit:
+            self.limiting = "unauthenticated_per_address"
             return None
         if len(same) >= self._per_ip_limit:
             if not self._evict(same):
+                self.limiting = "connections_per_ip_max"
                 return None
         elif self._meter.connections >= self._limit:
             larger = [connections for connections in self._by_ip.values() if connections is same or len(connections) > len(same)]
             if not any(self._evict(connections) for connections in sorted(larger, key=len, reverse=True)):
+                self.limiting = "connections_max"
                 return None
         connection = OpenConnection(client, ip, now_s, is_authenticated)
         self._by_ip.setdefault(ip, set()).add(connection)
@@ -75,12 +94,12 @@ class OpenConnections:
                 del self._by_ip[connection.ip]
 
     def end(self) -> None:
-        """Receive nothing more from those that wait for no response: their tasks see the end. Others are to end with their response."""
+        """Receive nothing more: connections end with the responses that their clients wait for."""
         for connections in self._by_ip.values():
             for connection in connections:
                 connection.ends = True
-                if connection.idle_since_s is not None:
-                    shut_down(connection.client, socket.SHUT_RD)
+                if connection.is_receiving:
+                    connection.receive_no_more()
 
     def _evict(self, connections: set[OpenConnection]) -> bool:
         """Close the one that is idle for longest, if any is: its task sees the end, and takes it from there."""

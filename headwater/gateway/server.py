@@ -7,7 +7,7 @@ import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from types import TracebackType
 
@@ -72,9 +72,10 @@ class Gateway:
             with self._logs.kept_fresh():
                 async with asyncio.TaskGroup() as tasks:
                     acceptor = Acceptor(tasks, self._config, connections_max, self._meter, self._clock, self._certificate)
-                    acceptor.open(self._listener, self._answer_all)
-                    await stopping.wait()
-                    await acceptor.drain(self._config.drain_s)
+                    with closing(acceptor):
+                        acceptor.open(self._listener, self._answer_all)
+                        await stopping.wait()
+                        await acceptor.drain(self._config.drain_s)
         finally:
             self._listener.close()
             await self._requests.close()
@@ -85,11 +86,11 @@ class Gateway:
         """Answer requests one by one, in their order, as brokers do; what a client sends in between waits."""
         client = opened.client
         host, port = client.getsockname()[:2]
-        address = self._advertised or (host, port)
+        address, opened.is_served = self._advertised or (host, port), True
         with Connection(opened.tls or client, self._config, self._long_requests, opened.facts.peer) as connection:
             while (frame := await connection.next_frame()) is not None:
                 api_key, began_s = int.from_bytes(frame[:2], "big"), self._clock.monotonic_s()
-                opened.idle_since_s = None
+                opened.idle_since_s, opened.is_receiving = None, False
                 if opened.facts.wants(api_key):
                     opened.facts.note(frame[:HEAD_BYTES])
                 responding = self._requests.answer(frame, address, connection)
@@ -100,7 +101,7 @@ class Gateway:
                 if reply is not None:
                     await self._send(opened, reply)
                     del reply  # its frame may be long
-                opened.idle_since_s = self._clock.monotonic_s()
+                opened.idle_since_s, opened.is_receiving = self._clock.monotonic_s(), True
                 if opened.ends:
                     return
 

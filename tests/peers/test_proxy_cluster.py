@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryFile
 from typing import Any
 
 import pytest
@@ -69,7 +70,8 @@ class ProxiedClient:
     def __init__(self, kind: str, settings: Mapping[str, Any]) -> None:
         command = [sys.executable, "-m", "tests.peers.proxied_clients", kind, json.dumps(settings), PLAIN_TOPIC, PAID_TOPIC]
         self.facts, self.hosts = list[dict[str, Any]](), set[str]()
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT)
+        self.errors = TemporaryFile("w+")  # noqa: SIM115  # as long as the process
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.errors, text=True, cwd=ROOT)
         self._threads = [threading.Thread(target=work, daemon=True) for work in (self._listen, self._look)]
         for thread in self._threads:
             thread.start()
@@ -98,6 +100,13 @@ class ProxiedClient:
         self._process.wait()
         for thread in self._threads:
             thread.join()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        self.errors.close()
+
+    def error_text(self) -> str:
+        self.errors.seek(0)
+        return self.errors.read()[-4000:]
 
 
 def peers_of(pid: int) -> set[str]:
@@ -186,8 +195,8 @@ def test_each_record_comes_once_and_in_order_whatever_happens_before_and_to_the_
                 time.sleep(random.uniform(0, 2))
                 cluster.start_agent(agent)
                 cluster.wait_for_agents()
-            assert writer.is_running
-            assert reader.is_running
+            for client in clients:
+                assert client.is_running, client.error_text()
             time.sleep(3)
             writer.stop()
             check(writer, reader, cluster)

@@ -51,6 +51,10 @@ class ArchiveSide:
         self._fetcher = Fetcher(logs, self._snapshots, replace(config, hydration_wait_s=0.0))
         self._lookups = Lookups(logs, self._snapshots.advertised_epoch, executor)
 
+    async def close(self) -> None:
+        """What is still looked for is not waited for."""
+        await self._snapshots.close()
+
     async def keep_listed(self) -> None:
         """Look for topics now and then, until it is cancelled."""
         while True:
@@ -73,7 +77,7 @@ class ArchiveSide:
 
     def is_earliest(self, topic: str) -> bool:
         """Whether clients are told the archive's first offset."""
-        return self._earliest_for(topic) is Earliest.ARCHIVE
+        return self.name_of(topic) is not None and self._earliest_for(topic) is Earliest.ARCHIVE
 
     @property
     def is_listed(self) -> bool:

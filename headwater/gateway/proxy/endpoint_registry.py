@@ -51,15 +51,18 @@ class BrokerPorts:
 
 class EndpointRegistry:
     """
-    learned  is called with the id of each broker that is named
-    is_open  a broker has answered the proxy, which does not say who it is
+    learned      is called with the id of each broker that is named
+    listen_port  of the port to begin at, which is no broker's; 0: none is
+    is_open      brokers answer whoever does not say who he is
     """
 
-    def __init__(self, ports: BrokerPorts, learned: Callable[[int], None] = lambda node_id: None) -> None:
+    def __init__(self, ports: BrokerPorts, learned: Callable[[int], None] = lambda node_id: None, listen_port: int = 0) -> None:
         self.ports, self._learned = ports, learned
         self.cluster_id: str | None = None
         self.is_open = False
         self._upstream: dict[int, Address] = {}
+        self._owners = {port: node_id for node_id, port in ports.ports.items()}
+        self._listen_port = listen_port
 
     @property
     def brokers(self) -> Mapping[int, Address]:
@@ -68,7 +71,10 @@ class EndpointRegistry:
 
     def learn(self, node_id: int, host: str, port: int) -> None:
         """Raises UsageError where no port of ours is left for it."""
-        self.ports.port_of(node_id)
+        ours = self.ports.port_of(node_id)
+        if ours == self._listen_port or self._owners.setdefault(ours, node_id) != node_id:
+            owner = "the port to begin at" if ours == self._listen_port else f"that of broker {self._owners[ours]}"
+            raise UsageError(f"broker {node_id} would have port {ours}, which is {owner}; name another one in upstream_port_map")
         before = self._upstream.get(node_id)
         self._upstream[node_id] = host, port
         if before == (host, port):

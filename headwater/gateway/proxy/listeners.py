@@ -6,6 +6,7 @@ import socket
 import ssl
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -80,9 +81,12 @@ class ProxyServer:
         self._upstream = upstream or Upstream()
         self._config, self._archive, self._clock, self._meter = config, archive, clock or SystemClock(), meter or GatewayMeter()
         self._readers = DiskThreads(READERS, "proxy-read")
-        self.registry = EndpointRegistry(config.broker_ports, self._learned)
+        self.registry = EndpointRegistry(config.broker_ports, self._learned, split_address(config.listen)[1])
+        self._asking = ThreadPoolExecutor(1, "proxy-upstream")  # for what brokers tell a client that says who it is
+        self._discovery: asyncio.Task[None] | None = None
         self._certificate = port_certificate(config)
         self._listener = listen(config.listen, "proxy")
+        self._address: Address = self._listener.getsockname()[:2]
         self._bound = config.listen.rpartition(":")[0]
         self._acceptor: Acceptor | None = None
         self._opened: set[int] = set()
@@ -90,8 +94,7 @@ class ProxyServer:
 
     @property
     def address(self) -> Address:
-        host, port = self._listener.getsockname()[:2]
-        return host, port
+        return self._address
 
     async def run(self, stopping: asyncio.Event | None = None) -> None:
         """Serve until it is cancelled, then end all connections; or until `stopping` is set: then what is in flight is answered before."""
@@ -100,20 +103,25 @@ class ProxyServer:
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._acceptor = Acceptor(tasks, self._config, connections_max, self._meter, self._clock, self._certificate, self._is_open)
-                for node_id in self.registry.ports.ports:
-                    self._learned(node_id)
-                background = [tasks.create_task(self._discover_first())]
-                if self._archive is not None:
-                    background.append(tasks.create_task(self._archive.keep_listed()))
-                self._acceptor.open(self._listener, partial(self._serve, None))
-                await stopping.wait()
-                await self._acceptor.drain(self._config.drain_s)
-                for task in background:
-                    task.cancel()
+                with closing(self._acceptor):
+                    for node_id in self.registry.ports.ports:
+                        self._learned(node_id)
+                    background = [tasks.create_task(self._discover_first())]
+                    if self._archive is not None:
+                        background.append(tasks.create_task(self._archive.keep_listed()))
+                    self._acceptor.open(self._listener, partial(self._serve, None))
+                    await stopping.wait()
+                    await self._acceptor.drain(self._config.drain_s)
+                    for task in background:
+                        task.cancel()
         finally:
             self._acceptor = None
             self._listener.close()
+            if self._discovery is not None:
+                self._discovery.cancel()
+                await asyncio.gather(self._discovery, return_exceptions=True)
             self._readers.close(wait=False)
+            self._asking.shutdown(wait=False, cancel_futures=True)
 
     def _is_open(self) -> bool:
         return self.registry.is_open
@@ -140,6 +148,7 @@ class ProxyServer:
         try:
             upstream = await self._connect(node_id)
             self._meter.reached(node_id)
+            opened.is_served = True
             connection = ProxiedConnection(
                 opened,
                 ByteStream(opened.tls or opened.client),
@@ -151,7 +160,7 @@ class ProxyServer:
                 readers=self._readers,
             )
             await connection.run()
-        except (TransientError, UsageError) as error:
+        except (TransientError, UsageError, MalformedResponse) as error:
             self._meter.reached(node_id, failure=str(error))
             log.warning("upstream_failed", peer=opened.facts.peer, node_id=node_id, reason=str(error))
         finally:
@@ -170,7 +179,7 @@ class ProxyServer:
             for host, port in candidates if candidates != tried else ():
                 try:
                     async with asyncio.timeout(CONNECT_S):
-                        return await self._secured(await connect(host, port), host)
+                        return await self._secured(self._not_ours(await connect(host, port)), host)
                 except (OSError, TimeoutError, PeerGone, BrokerTlsFailure) as error:
                     reasons.append(f"{host}:{port}: {error or 'no answer in time'}")
             if node_id is None or is_last:
@@ -178,6 +187,14 @@ class ProxyServer:
             tried = candidates
             await self._discover()
         raise TransientError("; ".join(reasons) or f"nobody knows where broker {node_id} is")
+
+    def _not_ours(self, sock: socket.socket) -> socket.socket:
+        """Raises OSError for a connection to this proxy, which would connect to itself without end."""
+        (host, _, *_), (peer, port, *_) = sock.getsockname(), sock.getpeername()
+        if host == peer and (port == self.address[1] or port in map(self.registry.ports.port_of, self._opened)):
+            sock.close()
+            raise OSError("that is this proxy's own port: upstream, or what the broker advertises, has to be the broker's address")
+        return sock
 
     async def _secured(self, sock: socket.socket, host: str) -> "_BrokerSocket":
         """Raises PeerGone, BrokerTlsFailure, OSError."""
@@ -193,10 +210,15 @@ class ProxyServer:
         return _BrokerSocket(sock, tls)
 
     async def _discover(self) -> None:
-        """Raises TransientError, and OtherCluster."""
+        """For all who want it at that time. Raises TransientError, and OtherCluster."""
+        if self._discovery is None or self._discovery.done():
+            self._discovery = asyncio.create_task(self._discover_once())
+        await asyncio.shield(self._discovery)
+
+    async def _discover_once(self) -> None:
         if self._upstream.nodes is not None:
             try:
-                self.registry.learn_all(*await asyncio.to_thread(self._upstream.nodes))
+                self.registry.learn_all(*await asyncio.get_running_loop().run_in_executor(self._asking, self._upstream.nodes))
             except HeadwaterError as error:
                 raise error if isinstance(error, UsageError) else TransientError(f"no broker says where the others are: {error}") from error
             return
@@ -212,7 +234,7 @@ class ProxyServer:
     async def _discover_first(self) -> None:
         """Until brokers are known, by whom ever. Where they tell nobody who does not say who he is, a client finds them."""
         pause_s = DISCOVER_S
-        while not self.registry.brokers:
+        while not (self.registry.brokers if self._upstream.nodes is not None else self.registry.is_open):
             try:
                 await self._discover()
             except (TransientError, UsageError) as error:
@@ -249,12 +271,18 @@ async def serve_proxy(
 ) -> None:
     """As server.serve, in front of brokers. earliest_for: by topic, in place of what `config` says of all"""
     clock = clock or SystemClock()
-    with ThreadPoolExecutor(config.workers, thread_name_prefix="proxy") as executor, logs.kept_fresh():
-        proxy = ProxyServer(config, ArchiveSide(logs, config, executor, clock, earliest_for), clock, meter, upstream)
+    executor = ThreadPoolExecutor(config.workers, thread_name_prefix="proxy")
+    archive = ArchiveSide(logs, config, executor, clock, earliest_for)
+    try:
+        proxy = ProxyServer(config, archive, clock, meter, upstream)
         settle_process()
         log.info("proxy_started", listen="{}:{}".format(*proxy.address), upstream=", ".join(config.upstream))
         started(proxy.address)
-        await proxy.run(stopping)
+        with logs.kept_fresh():
+            await proxy.run(stopping)
+    finally:
+        await archive.close()
+        executor.shutdown(wait=False, cancel_futures=True)
 
 
 async def discover(upstream: ByteStream, registry: EndpointRegistry) -> None:
@@ -284,9 +312,10 @@ async def connect(host: str, port: int) -> socket.socket:
         try:
             upstream.setblocking(False)
             set_options(upstream)
-            await loop.sock_connect(upstream, where)
-        except OSError as error:
-            failure = error
+            async with asyncio.timeout(CONNECT_S / len(addresses)):
+                await loop.sock_connect(upstream, where)
+        except (OSError, TimeoutError) as error:
+            failure = error if isinstance(error, OSError) else OSError("no answer in time")
             upstream.close()
         except BaseException:
             upstream.close()

@@ -327,20 +327,25 @@ class Fetches:
         """Has the archive proven to have nothing at this offset or behind it, so that what follows begins at the broker's start?
 
         A manifest counts that was read after that start was seen: an older one may not list yet what the broker has deleted since. Not over
-        is what stops at a transaction whose end is not archived yet. The code, where the archive cannot say.
+        is what stops at a transaction whose end is not archived yet. The code, where the archive cannot say, and for a gap before the
+        broker's start where none is to be skipped.
         """
         is_empty = answer["error_code"] == Code.NONE and not _records_bytes(answer)
         is_stable = not isolation or answer["last_stable_offset"] >= answer["high_watermark"]
-        if not self._skips_gaps or not (answer["error_code"] == Code.OFFSET_OUT_OF_RANGE or (is_empty and is_stable)):
+        if not (answer["error_code"] == Code.OFFSET_OUT_OF_RANGE or (is_empty and is_stable)):
             return False
         try:
             start, end = await self._archive.range_of(*key)
         except HeadwaterError as error:
             return False if isinstance(error, NotFound) else code_for(error)
-        if start <= offset and end <= offset:
+        if offset < start or not (end <= offset or (is_empty and end <= answer["high_watermark"])):
+            return False
+        if end < self._bounds(key).start:
+            if not self._skips_gaps:
+                self._cold.pop(key)
+                return Code.OFFSET_OUT_OF_RANGE
             self._note_gap(key, offset)
-            return True
-        return start <= offset and is_empty and bool(end <= answer["high_watermark"])
+        return True
 
     def _note_gap(self, key: PartitionKey, offset: int) -> None:
         self._meter.gaps += 1

@@ -5,7 +5,6 @@ sent again: where the broker's connection ends, so does the client's, and the cl
 """
 
 import asyncio
-import socket
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -19,7 +18,7 @@ from headwater.gateway.connection import PeerGone
 from headwater.gateway.frames import MalformedRequest, impossible_frame, read_header
 from headwater.gateway.gateway_meter import OTHER_API, GatewayMeter, PassedApi
 from headwater.gateway.messages import read_request
-from headwater.gateway.open_connections import OpenConnection, shut_down
+from headwater.gateway.open_connections import OpenConnection
 from headwater.gateway.primitives import NO_TAGS, read_varint, skip_tags
 from headwater.gateway.protocol import Api, Code
 from headwater.gateway.proxy.address_walk import LENGTH_KEPT, AddressWalk, MalformedResponse, has_addresses
@@ -44,6 +43,7 @@ SEND_S, SLOWEST_BYTES_PER_S = 30.0, 64 << 10  # what is the archive's must be ta
 ASK_S = 30.0  # for what the proxy itself requests of a broker
 UNAUTHENTICATED_BYTES_MAX = 512 << 10  # of what a client sends before its broker knows it: Kafka's sasl.server.max.receive.size
 AUTHENTICATE_S = 10.0  # for that
+PART_S = 1.0  # for a client to close a connection that has ended
 END_S = 10.0  # for a broker to close a connection that has ended
 EDITED_BYTES_MAX = 1 << 20  # a longer response is not kept to be changed
 IN_FLIGHT_MAX = 1000  # requests of one connection without a response: brokers answer one by one, clients have five
@@ -101,7 +101,7 @@ class ProxiedConnection:
         archive: ArchiveSide | None,
         readers: DiskThreads,
     ) -> None:
-        self._opened, self._host = opened, opened.client.getsockname()[0]
+        self._opened, self._host = opened, opened.client.getsockname()[0].removeprefix("::ffff:")
         self._client, self._upstream, self._registry, self._config = client, upstream, registry, config
         self._meter, self._now_s = meter, asyncio.get_running_loop().time
         self._passes_unknown = config.unknown_apis is UnknownApis.PASS
@@ -113,12 +113,13 @@ class ProxiedConnection:
         self._in_flight: deque[InFlight] = deque()
         self._answered = asyncio.Event()
         self._is_of_cluster = False  # the broker has named it
-        self._is_between = True  # nothing of another request has been taken up
+        self._uses_sasl = False
         self._is_token_next = False  # SaslHandshake of version 0 is followed by tokens without a header
 
     async def run(self) -> None:
         """Until either side ends. Raises MalformedRequest, PeerGone, OSError, and UsageError for brokers that have no place here."""
         requests, responses = asyncio.ensure_future(self._pass_requests()), asyncio.ensure_future(self._pass_responses())
+        self._opened.stop_receiving = requests.cancel
         try:
             done, _ = await asyncio.wait((requests, responses), timeout=AUTHENTICATE_S, return_when=asyncio.FIRST_COMPLETED)
             if not done and not self._is_known:
@@ -146,21 +147,40 @@ class ProxiedConnection:
 
     async def _pass_requests(self) -> None:
         """Until the client has sent its last one. The broker is told when it has answered them: it would drop what it has not."""
-        while head := await self._client.begin(4):
-            self._is_between, self._opened.idle_since_s = False, None
-            await self._pass_next(_integer(head[:4]), self._now_s())
-            self._is_between = True
-            self._note_idle()
+        try:
+            while not self._opened.ends and (head := await self._client.begin(4)):
+                self._opened.is_receiving, self._opened.idle_since_s = False, None
+                await self._pass_next(_integer(head[:4]), self._now_s())
+                self._opened.is_receiving = True
+                self._note_idle()
+        except MalformedRequest:
+            await self._last_answered()
+            raise
+        except asyncio.CancelledError:
+            if not self._opened.ends or not self._opened.is_receiving:
+                raise
+        await self._last_answered()
+        if self._opened.ends:
+            await self._part()
+        await self._upstream.end()
+
+    async def _part(self) -> None:
+        """Nothing more is answered. What the client has sent on is read, or the system would take the answers away that it has not read."""
+        with suppress(TimeoutError, PeerGone, OSError):
+            async with asyncio.timeout(PART_S):
+                await self._client.end()
+                while received := await self._client.begin(1):
+                    self._client.take(len(received))
+
+    async def _last_answered(self) -> None:
+        """Or it takes too long."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self._config.drain_s):
                 await self._all_answered()
-        await self._upstream.end()
 
     def _note_idle(self) -> None:
-        if self._is_between and not self._in_flight:
-            self._opened.idle_since_s = asyncio.get_running_loop().time()
-            if self._opened.ends:
-                shut_down(self._opened.client, socket.SHUT_RD)
+        if self._opened.is_receiving and not self._in_flight:
+            self._opened.idle_since_s = self._now_s()
 
     async def _pass_next(self, size_bytes: int, began_s: float) -> None:
         if self._is_token_next:
@@ -350,11 +370,15 @@ class ProxiedConnection:
     async def _note_authenticated(self, request: InFlight, size_bytes: int) -> None:
         """Once the broker has answered what it answers only those whom it knows."""
         if request.api_key == Api.SASL_AUTHENTICATE:
+            self._uses_sasl = True
             at = _HEAD_BYTES + is_flexible(Api.SASL_AUTHENTICATE, request.version)  # behind tagged fields, of which none is known
             head = await self._upstream.need(min(4 + size_bytes, at + 2))
             self._opened.is_authenticated = _integer(head[at : at + 2]) == Code.NONE
-        elif request.api_key not in (Api.API_VERSIONS, Api.SASL_HANDSHAKE):
+        elif request.api_key == Api.SASL_HANDSHAKE:
+            self._uses_sasl = True
+        elif request.api_key != Api.API_VERSIONS:
             self._opened.is_authenticated = True
+            self._registry.is_open |= not self._uses_sasl
 
     async def _replace_addresses(self, request: InFlight, body_bytes: int) -> None:
         """A response is kept until nothing in it can be an address any more, and changed."""

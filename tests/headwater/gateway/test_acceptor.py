@@ -90,6 +90,7 @@ def test_while_it_drains_idle_connections_end_and_others_have_their_time() -> No
     ended = []
 
     async def serve(opened: OpenConnection) -> None:
+        opened.is_served = True
         opened.client.send(b"x")
         try:
             await until_gone(opened)
@@ -108,7 +109,7 @@ def test_while_it_drains_idle_connections_end_and_others_have_their_time() -> No
 
 def test_what_is_not_answered_in_time_is_ended() -> None:
     async def serve(opened: OpenConnection) -> None:
-        opened.idle_since_s = None
+        opened.idle_since_s, opened.is_receiving, opened.is_served = None, False, True
         opened.client.send(b"x")
         await asyncio.Event().wait()
 

@@ -115,9 +115,11 @@ class Bench:
         self._clients.append(client)
         return client
 
-    def close(self) -> None:
+    async def close(self) -> None:
         for client in self._clients:
             client.writer.close()
+            with suppress(OSError):
+                await client.writer.wait_closed()
 
 
 @asynccontextmanager
@@ -140,7 +142,7 @@ async def bench(
     try:
         yield opened
     finally:
-        opened.close()
+        await opened.close()
         opened.running.cancel()
         with suppress(asyncio.CancelledError):
             await opened.running

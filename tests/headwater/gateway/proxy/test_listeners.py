@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from headwater.gateway.config import GatewayConfig
 from headwater.gateway.protocol import Api
 from headwater.gateway.proxy import listeners
+from headwater.gateway.proxy.listeners import ClusterNodes, ProxyServer, Upstream
 from headwater_core.segments import flexible
 from tests.headwater.gateway.proxy.fake_broker import FakeBroker, bench, metadata, response
 from tests.headwater.gateway.proxy.test_proxied_connection import AWAY, ask_commit, ask_metadata, correlation_of, opaque
@@ -176,5 +178,55 @@ def test_a_broker_that_wants_to_know_who_asks_is_found_by_its_clients() -> None:
             other = await opened.connect(1)
             await other.send(ask_commit(2))
             assert await other.receive() is not None
+
+    asyncio.run(run())
+
+
+def test_a_broker_that_advertises_the_proxy_is_no_loop() -> None:
+    async def run() -> None:
+        addresses: list[Any] = []
+        async with bench(
+            FakeBroker(lambda frame: [response(correlation_of(frame), metadata(frame[7], *addresses))]), ports={1: free_ports(1)[0]}
+        ) as opened:
+            addresses.append(("127.0.0.1", opened.server.registry.ports.port_of(1)))
+            client = await opened.connect()
+            await client.send(ask_metadata(5, 1))
+            await client.receive()
+            other = await opened.connect(1)
+            assert await other.receive() is None
+
+    with capture_logs() as logs:
+        asyncio.run(run())
+    assert any("own port" in str(each["reason"]) for each in logs if each["event"] == "upstream_failed")
+
+
+def test_two_brokers_have_not_one_port() -> None:
+    async def run() -> None:
+        [port] = free_ports(1)
+        addresses = [AWAY, AWAY]
+        async with bench(named(*addresses), ports={2: port}, upstream_base_port=port - 1) as opened:
+            client = await opened.connect()
+            await client.send(ask_metadata(5, 1))
+            assert await client.receive() is None
+
+    with capture_logs() as logs:
+        asyncio.run(run())
+    assert any("that of broker 2" in str(each["reason"]) for each in logs if each["event"] == "upstream_failed")
+
+
+def test_many_clients_of_a_broker_that_is_away_ask_once_where_it_is() -> None:
+    async def run() -> None:
+        asked = 0
+
+        def nodes() -> ClusterNodes:
+            nonlocal asked
+            asked += 1
+            return ClusterNodes("one", [(1, *AWAY)])
+
+        server = ProxyServer(GatewayConfig(listen="127.0.0.1:0", upstream=("127.0.0.1:1",)), upstream=Upstream(nodes=nodes))
+        await asyncio.gather(*(server._discover() for _ in range(40)))
+        assert asked == 1
+        assert server.registry.brokers == {1: AWAY}
+        server._listener.close()
 
     asyncio.run(run())

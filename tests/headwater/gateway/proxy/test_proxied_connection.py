@@ -535,3 +535,45 @@ def test_what_takes_too_long_is_not_waited_for() -> None:
 
 def test_every_offered_request_has_a_number_that_fits() -> None:
     assert all(0 <= api_key < 2**15 and offered.version_max >= 0 for api_key, offered in OFFERED.items())
+
+
+def test_a_client_that_sends_on_and_on_is_stopped_between_two_requests() -> None:
+    received = 0
+
+    async def use(client: Client, opened: Bench) -> None:
+        nonlocal received
+        await client.send(*(ask_commit(number) for number in range(30)))
+        assert await client.receive() is not None
+        opened.stopping.set()
+        with suppress(ConnectionError):
+            for number in range(30, 1000):
+                await client.send(ask_commit(number))
+                await asyncio.sleep(0)
+        received = 1
+        while await client.receive() is not None:
+            received += 1
+        await opened.running
+
+    [broker] = through(use, opaque, drain_s=5.0)
+    assert received == sum(frame[4:6] == flexible.i16(Api.OFFSET_COMMIT) for frame in broker.received)
+    assert received < 1000
+
+
+def test_a_plain_cluster_is_known_by_what_it_answers_its_clients() -> None:
+    """The proxy itself has not reached it yet."""
+
+    async def use(client: Client, opened: Bench) -> None:
+        await client.send(ask_commit(1))
+        assert await client.receive() is not None
+        assert opened.server.registry.is_open
+
+    through(use, lambda frame: None if b"headwater" in frame else opaque(frame))
+
+
+def test_a_request_that_was_not_offered_takes_no_answers_away() -> None:
+    async def use(client: Client, opened: Bench) -> None:
+        unknown = flexible.i32(60) + b"\x7f\xff" + bytes(58)
+        await client.send(ask_commit(1), unknown)
+        assert await client.receive() is not None
+
+    through(use, opaque)
