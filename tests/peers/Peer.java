@@ -6,7 +6,6 @@ import java.io.PrintStream;
 import java.io.PrintWriter;
 import java.io.StringWriter;
 import java.nio.charset.StandardCharsets;
-import java.security.MessageDigest;
 import java.time.Duration;
 import java.util.*;
 import java.util.stream.Collectors;
@@ -15,7 +14,6 @@ import org.apache.kafka.clients.consumer.*;
 import org.apache.kafka.clients.producer.*;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.config.ConfigResource;
-import org.apache.kafka.common.header.Header;
 import org.apache.kafka.common.quota.ClientQuotaAlteration;
 import org.apache.kafka.common.quota.ClientQuotaEntity;
 import org.apache.kafka.common.quota.ClientQuotaFilter;
@@ -128,7 +126,7 @@ public final class Peer {
                 consumer.partitionsFor(topic).forEach(info -> all.add(new TopicPartition(topic, info.partition())));
             Map<TopicPartition, Long> starts = consumer.beginningOffsets(all), ends = consumer.endOffsets(all);
             for (TopicPartition at : all)
-                out.println("{\"bounds\":true,\"topic\":" + text(at.topic()) + ",\"partition\":" + at.partition()
+                out.println("{\"bounds\":true,\"topic\":" + Records.text(at.topic()) + ",\"partition\":" + at.partition()
                         + ",\"start\":" + starts.get(at) + ",\"end\":" + ends.get(at) + "}");
             consumer.assign(all);
             consumer.seekToBeginning(all);
@@ -144,7 +142,7 @@ public final class Peer {
                 }
                 if (unfinished.isEmpty()) return;
                 ConsumerRecords<byte[], byte[]> records = consumer.poll(POLL);
-                for (ConsumerRecord<byte[], byte[]> record : records) write(out, record);
+                for (ConsumerRecord<byte[], byte[]> record : records) Records.write(out, record);
                 if (!records.isEmpty()) progress = System.currentTimeMillis();
                 if (System.currentTimeMillis() - progress > PATIENCE_MS) {
                     TopicPartition at = unfinished.iterator().next();
@@ -162,7 +160,7 @@ public final class Peer {
             long since = System.currentTimeMillis();
             for (int left = count; left > 0; ) {
                 for (ConsumerRecord<byte[], byte[]> record : consumer.poll(POLL))
-                    if (left-- > 0) write(out, record);
+                    if (left-- > 0) Records.write(out, record);
                 if (System.currentTimeMillis() - since > PATIENCE_MS)
                     throw new IllegalStateException(left + " records missing from " + at + " at " + offset);
             }
@@ -203,7 +201,7 @@ public final class Peer {
                 for (ConsumerRecord<byte[], byte[]> record : member.poll(POLL)) {
                     String place = record.partition() + ":" + record.offset();
                     member.acknowledge(record, left.remove(place) ? AcknowledgeType.ACCEPT : AcknowledgeType.RELEASE);
-                    if (seen.add(place)) write(out, record);
+                    if (seen.add(place)) Records.write(out, record);
                 }
                 member.commitSync().values().forEach(error -> error.ifPresent(each -> { throw each; }));
                 if (seen.size() == before) Thread.sleep(500); // each delivery of what is given back counts
@@ -217,7 +215,7 @@ public final class Peer {
         try (Admin admin = admin(bootstrap)) {
             for (String group : groups)
                 admin.listShareGroupOffsets(Map.of(group, new ListShareGroupOffsetsSpec())).partitionsToOffsetInfo(group).get()
-                        .forEach((at, info) -> out.println("{\"group\":" + text(group) + ",\"topic\":" + text(at.topic())
+                        .forEach((at, info) -> out.println("{\"group\":" + Records.text(group) + ",\"topic\":" + Records.text(at.topic())
                                 + ",\"partition\":" + at.partition() + ",\"start\":" + (info == null ? null : info.startOffset())
                                 + ",\"lag\":" + (info == null ? null : info.lag().orElse(null)) + "}"));
         }
@@ -244,8 +242,8 @@ public final class Peer {
                 ConfigEntry.ConfigSource source =
                         of.equals(everyBroker) ? ConfigEntry.ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG : own.get(of.type());
                 String values = config.entries().stream().filter(e -> e.source() == source).sorted(Comparator.comparing(ConfigEntry::name))
-                        .map(e -> text(e.name()) + ":" + text(e.value())).collect(Collectors.joining(","));
-                out.println("{\"type\":" + text(of.type().name()) + ",\"name\":" + text(of.name()) + ",\"configs\":{" + values + "}}");
+                        .map(e -> Records.text(e.name()) + ":" + Records.text(e.value())).collect(Collectors.joining(","));
+                out.println("{\"type\":" + Records.text(of.type().name()) + ",\"name\":" + Records.text(of.name()) + ",\"configs\":{" + values + "}}");
             });
         }
     }
@@ -265,56 +263,26 @@ public final class Peer {
         try (Admin admin = admin(bootstrap)) {
             admin.describeClientQuotas(ClientQuotaFilter.all()).entities().get().forEach((entity, quotas) -> {
                 String names = new TreeMap<>(entity.entries()).entrySet().stream()
-                        .map(e -> text(e.getKey()) + ":" + (e.getValue() == null ? "null" : text(e.getValue()))).collect(Collectors.joining(","));
+                        .map(e -> Records.text(e.getKey()) + ":" + (e.getValue() == null ? "null" : Records.text(e.getValue()))).collect(Collectors.joining(","));
                 String values = new TreeMap<>(quotas).entrySet().stream()
-                        .map(e -> text(e.getKey()) + ":" + e.getValue()).collect(Collectors.joining(","));
+                        .map(e -> Records.text(e.getKey()) + ":" + e.getValue()).collect(Collectors.joining(","));
                 out.println("{\"entity\":{" + names + "},\"quotas\":{" + values + "}}");
             });
             for (TransactionListing each : admin.listTransactions().all().get())
-                out.println("{\"transactional_id\":" + text(each.transactionalId()) + ",\"producer_id\":" + each.producerId()
-                        + ",\"state\":" + text(each.state().toString()) + "}");
+                out.println("{\"transactional_id\":" + Records.text(each.transactionalId()) + ",\"producer_id\":" + each.producerId()
+                        + ",\"state\":" + Records.text(each.state().toString()) + "}");
             for (GroupListing each : admin.listGroups().all().get()) {
                 Map<TopicPartition, OffsetAndMetadata> offsets =
                         admin.listConsumerGroupOffsets(each.groupId()).partitionsToOffsetAndMetadata().get();
                 String committed = offsets.entrySet().stream().filter(e -> e.getValue() != null)
                         .sorted(Comparator.comparing(e -> e.getKey().toString()))
-                        .map(e -> "{\"topic\":" + text(e.getKey().topic()) + ",\"partition\":" + e.getKey().partition()
-                                + ",\"offset\":" + e.getValue().offset() + ",\"metadata\":" + text(e.getValue().metadata())
+                        .map(e -> "{\"topic\":" + Records.text(e.getKey().topic()) + ",\"partition\":" + e.getKey().partition()
+                                + ",\"offset\":" + e.getValue().offset() + ",\"metadata\":" + Records.text(e.getValue().metadata())
                                 + ",\"leader_epoch\":" + e.getValue().leaderEpoch().orElse(-1) + "}").collect(Collectors.joining(","));
-                out.println("{\"group\":" + text(each.groupId()) + ",\"type\":" + text(each.type().map(Object::toString).orElse(""))
-                        + ",\"protocol\":" + text(each.protocol()) + ",\"state\":"
-                        + text(each.groupState().map(Object::toString).orElse("")) + ",\"offsets\":[" + committed + "]}");
+                out.println("{\"group\":" + Records.text(each.groupId()) + ",\"type\":" + Records.text(each.type().map(Object::toString).orElse(""))
+                        + ",\"protocol\":" + Records.text(each.protocol()) + ",\"state\":"
+                        + Records.text(each.groupState().map(Object::toString).orElse("")) + ",\"offsets\":[" + committed + "]}");
             }
         }
-    }
-
-    private static void write(PrintStream out, ConsumerRecord<byte[], byte[]> r) throws Exception {
-        StringBuilder headers = new StringBuilder();
-        for (Header header : r.headers())
-            headers.append(headers.isEmpty() ? "" : ",").append('[').append(text(header.key())).append(',')
-                    .append(base64(header.value())).append(']');
-        out.println("{\"topic\":" + text(r.topic()) + ",\"partition\":" + r.partition() + ",\"offset\":" + r.offset()
-                + ",\"timestamp\":" + r.timestamp() + ",\"timestamp_type\":\"" + r.timestampType() + "\",\"leader_epoch\":"
-                + r.leaderEpoch().map(String::valueOf).orElse("null") + ",\"key\":" + bytes(r.key()) + ",\"value\":"
-                + bytes(r.value()) + ",\"headers\":[" + headers + "]}");
-    }
-
-    /** Long values by length and digest, as the fixtures' expected files have them. */
-    private static String bytes(byte[] data) throws Exception {
-        if (data == null || data.length <= 2048) return base64(data);
-        byte[] digest = MessageDigest.getInstance("SHA-256").digest(data);
-        return "{\"len\":" + data.length + ",\"sha256\":\"" + HexFormat.of().formatHex(digest) + "\"}";
-    }
-
-    private static String base64(byte[] data) {
-        return data == null ? "null" : "\"" + Base64.getEncoder().encodeToString(data) + "\"";
-    }
-
-    private static String text(String s) {
-        StringBuilder quoted = new StringBuilder("\"");
-        for (char c : s.toCharArray())
-            if (c == '"' || c == '\\' || c < 0x20) quoted.append(String.format("\\u%04x", (int) c));
-            else quoted.append(c);
-        return quoted.append('"').toString();
     }
 }

@@ -46,17 +46,18 @@ def jars_of(pom: str, *options: str) -> str:
 @cache
 def class_path() -> str:
     """Kafka's jars and the compiled Peer class."""
-    return with_compiled("Peer", kafka_jars())
+    return with_compiled("Peer", kafka_jars(), "Records")
 
 
-def with_compiled(main: str, jars: str) -> str:
-    """The class path `jars` with the class `main` before it, compiled from its source beside this file."""
-    source = _HERE / f"{main}.java"
+def with_compiled(main: str, jars: str, *others: str) -> str:
+    """The class path `jars` with the class `main` before it, and `others` that it uses, compiled from their sources beside this file."""
+    sources = [_HERE / f"{name}.java" for name in (main, *others)]
 
     def compile_into(classes: Path) -> None:
-        subprocess.run(["javac", "-cp", jars, "-d", str(classes), str(source)], check=True, timeout=_PATIENCE_S)
+        subprocess.run(["javac", "-cp", jars, "-d", str(classes), *map(str, sources)], check=True, timeout=_PATIENCE_S)
 
-    classes = fetched(f"classes-{zlib.crc32(source.read_bytes() + jars.encode()):08x}", compile_into)
+    contents = b"".join(source.read_bytes() for source in sources)
+    classes = fetched(f"classes-{zlib.crc32(contents + jars.encode()):08x}", compile_into)
     return f"{classes}:{jars}"
 
 

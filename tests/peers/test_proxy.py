@@ -1,75 +1,26 @@
 """Unchanged clients through the proxy, before a real broker whose logs begin in the middle: what is below is archived."""
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # its stub re-exports nothing
 
-from hydration.config import HydrationConfig
-from hydration.logs import open_logs
-from tests.fixtures import Isolation, expected, expected_offsets, private_copy, unpack
-from tests.headwater.gateway.archives import archive
-from tests.headwater.gateway.proxy.running_proxy import running_proxy
-from tests.headwater.gateway.readers import Places, read_with_librdkafka
+from tests.fixtures import Isolation
+from tests.headwater.gateway.readers import read_with_librdkafka
 from tests.headwater.gateway.test_clients import ISOLATIONS, assert_same
-from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.peers.java_client import console_consume, java_consume
-from tests.peers.kafka import KafkaBroker, expect_same
+from tests.peers.kafka import expect_same
+from tests.peers.proxied import Served, bounds_of, places_of, proxied_pantry, records_of
 
 pytestmark = pytest.mark.peer
 TOPIC = "door.events"
-OPEN = "refunds"  # its broker ends a transaction that is open in the fixture
-
-
-def bounds_of(isolation: Isolation) -> list[dict[str, Any]]:
-    return [each for each in expected_offsets("pantry", isolation) if each["topic"] != OPEN]
-
-
-def records_of(isolation: Isolation) -> list[dict[str, Any]]:
-    return [each for each in expected("pantry", isolation) if each["topic"] != OPEN]
-
-
-def places_of(isolation: Isolation) -> Places:
-    return [(each["topic"], each["partition"]) for each in bounds_of(isolation)]
-
-
-class Served(NamedTuple):
-    broker: KafkaBroker
-    address: str
 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """`pantry`: half of each partition of a topic that is not compacted is in the bucket alone."""
-    work, store = tmp_path_factory.mktemp("proxy"), MemoryStore()
-    archive(unpack("pantry"), store)
-    logs = open_logs(HydrationConfig(chunk_bytes=64 << 10), store=store, cache_directory=work / "cache")
-    logs.refresh()
-    try:
-        with KafkaBroker(private_copy("pantry", work), work / "broker", compaction=False) as broker:
-            halves = [
-                TopicPartition(each["topic"], each["partition"], (each["start"] + each["high_watermark"]) // 2)
-                for each in bounds_of("read_uncommitted")
-            ]
-            admin = broker.admin  # held: its futures die with it
-            deleted = admin.delete_records(halves)
-            assert sum(_is_deleted(future) for future in deleted.values()) > 10
-            with running_proxy(broker.bootstrap, logs) as address:
-                yield Served(broker, address)
-    finally:
-        logs.close()
-
-
-def _is_deleted(future: object) -> bool:
-    """Compacted topics keep their records."""
-    try:
-        return future.result(30).low_watermark > 0  # type: ignore[attr-defined,no-any-return]
-    except KafkaException as error:
-        if error.args[0].code() == KafkaError.POLICY_VIOLATION:
-            return False
-        raise
+    with proxied_pantry(tmp_path_factory.mktemp("proxy")) as found:
+        yield found
 
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)
