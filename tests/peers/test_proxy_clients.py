@@ -1,0 +1,153 @@
+"""Client libraries of several languages through the proxy, from the beginning of the archive on to the end of the broker's log."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import pytest
+from confluent_kafka import Producer
+
+from tests.fixtures import Isolation
+from tests.headwater.gateway.readers import Rows, in_order
+from tests.headwater.gateway.test_clients import ISOLATIONS
+from tests.peers.kafka import KafkaBroker, produce
+from tests.peers.proxied import bounds_of, middles, places_of, proxied_pantry, records_of
+from tests.peers.reader_programs import PROGRAMS, Program, Running, expect_rows, join, read, wait_for
+
+pytestmark = [pytest.mark.peer, pytest.mark.xdist_group("proxy clients")]  # which share a broker
+
+TOPIC = "orders.placed"  # with transactions, some of them aborted
+PARTITIONS = [0, 1, 2]
+TIMED = "cookbook.1990"  # its times do not rise
+LAST = b"last"  # key and value of the record at the end of each partition
+READERS = [pytest.param(program, id=name) for name, program in PROGRAMS.items()]
+MEMBERS = [
+    pytest.param(program, protocol, id=f"{name}, {protocol}") for name, program in PROGRAMS.items() for protocol in program.protocols
+]
+STATIC = [each for each in MEMBERS if PROGRAMS[str(each.id).partition(",")[0]].is_static]
+
+
+class Cluster(NamedTuple):
+    """
+    address  of the proxy
+    ends     offsets after the last record of each partition
+    """
+
+    broker: KafkaBroker
+    address: str
+    ends: Mapping[tuple[str, int], int]
+
+    def wanted(self, topic: str = TOPIC) -> Rows:
+        return [each for each in records_of("read_committed") if each["topic"] == topic]
+
+    def count_after(self, rows: Rows, partitions: Sequence[int] = PARTITIONS) -> int:
+        """How many records, with the last ones, follow on `rows` in some partitions of TOPIC."""
+        return (
+            sum(each["partition"] in partitions for each in self.wanted())
+            + len(partitions)
+            - sum(each["partition"] in partitions for each in rows)
+        )
+
+    def committed(self, group: str) -> dict[int, int]:
+        return {partition: offset for (_, partition), offset in self.broker.committed(group).items()}
+
+    def expect(self, rows: Rows, wanted: Rows) -> None:
+        """`wanted`, and the record at the end of each partition that is in `rows`."""
+        last = [each for each in rows if each["offset"] + 1 == self.ends[each["topic"], each["partition"]]]
+        expect_rows(in_order(each for each in rows if each not in last), in_order(wanted))
+        assert len(last) == len({(each["topic"], each["partition"]) for each in rows})
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A record at the end of each partition, written through the proxy, tells readers that nothing follows: an aborted transaction may be
+    before it."""
+    with proxied_pantry(tmp_path_factory.mktemp("proxy")) as served:
+        producer = Producer({"bootstrap.servers": served.address, "linger.ms": 0})
+        for topic, partition in places_of("read_uncommitted"):
+            produce(producer, topic, [LAST], partition=partition, keys=[LAST])
+        ends = {(each["topic"], each["partition"]): each["high_watermark"] + 1 for each in bounds_of("read_uncommitted")}
+        yield Cluster(served.broker, served.address, ends)
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+@pytest.mark.parametrize("program", READERS)
+def test_every_record_is_read_as_it_was_written(cluster: Cluster, program: Program, isolation: Isolation) -> None:
+    cluster.expect(read(program, cluster.address, isolation, cluster.ends), records_of(isolation))
+
+
+@pytest.mark.parametrize("half", ["archived", "the broker's"])
+@pytest.mark.parametrize("program", READERS)
+def test_reading_begins_at_a_time(cluster: Cluster, program: Program, half: str) -> None:
+    records, middle = cluster.wanted(TIMED), middles()[TIMED, 0]
+    archived = [each["timestamp"] for each in records if each["offset"] < middle]
+    start = archived[len(archived) // 2] if half == "archived" else max(archived) + 1
+    first = next(each["offset"] for each in records if each["timestamp"] >= start)
+    assert (first < middle) is (half == "archived")
+    rows = read(program, cluster.address, "read_committed", {(TIMED, 0): cluster.ends[TIMED, 0]}, str(start))
+    cluster.expect(rows, [each for each in records if each["offset"] >= first])
+
+
+@pytest.mark.parametrize(("program", "protocol"), MEMBERS)
+def test_a_group_goes_on_where_it_has_committed(cluster: Cluster, program: Program, protocol: str, request: pytest.FixtureRequest) -> None:
+    group = request.node.name
+    with join(program, cluster.address, group, TOPIC, protocol) as first:
+        first.take(50)
+        first.end()
+    assert cluster.committed(group) == _next_offsets(first.records)
+    with join(program, cluster.address, group, TOPIC, protocol) as second:
+        second.take(cluster.count_after(first.records))
+        second.end()
+    cluster.expect(first.records + second.records, cluster.wanted())
+    assert cluster.committed(group) == _next_offsets(first.records + second.records)
+
+
+@pytest.mark.parametrize(("program", "protocol"), MEMBERS)
+def test_a_second_member_goes_on_with_its_partitions(
+    cluster: Cluster, program: Program, protocol: str, request: pytest.FixtureRequest
+) -> None:
+    group = request.node.name
+    with join(program, cluster.address, group, TOPIC, protocol) as first:
+        first.take(50)
+        with join(program, cluster.address, group, TOPIC, protocol) as second:
+            wait_for(lambda: _is_shared(first, second), first, second)
+            so_far = first.records.copy()
+            for member in (first, second):
+                member.take(cluster.count_after(so_far, member.partitions))
+            second.end()
+            wait_for(lambda: first.partitions == PARTITIONS, first)
+        first.end()
+    cluster.expect(first.records + second.records, cluster.wanted())
+
+
+@pytest.mark.parametrize(("program", "protocol"), STATIC)
+def test_a_static_member_comes_back_and_no_other_notices(
+    cluster: Cluster, program: Program, protocol: str, request: pytest.FixtureRequest
+) -> None:
+    """By the classic protocol it may be killed: a member of the same name takes its place at once."""
+    group = request.node.name
+    with (
+        join(program, cluster.address, group, TOPIC, protocol, "one") as one,
+        join(program, cluster.address, group, TOPIC, protocol, "two") as two,
+    ):
+        wait_for(lambda: _is_shared(one, two), one, two)
+        partitions, seen = one.partitions, len(two.assignments)
+        one.take(20)
+        if protocol == "classic":
+            one.kill()
+        else:
+            one.end()
+        with join(program, cluster.address, group, TOPIC, protocol, "one") as again:
+            wait_for(lambda: again.partitions == partitions, again)
+            again.take(cluster.count_after(one.records, partitions))
+            two.take(cluster.count_after([], two.partitions))
+            assert len(two.assignments) == seen
+            cluster.expect(one.records + again.records + two.records, cluster.wanted())
+
+
+def _next_offsets(rows: Rows) -> dict[int, int]:
+    return {each["partition"]: each["offset"] + 1 for each in in_order(rows)}
+
+
+def _is_shared(one: Running, other: Running) -> bool:
+    """All partitions are assigned, and both have some."""
+    return bool(one.partitions and other.partitions) and sorted(one.partitions + other.partitions) == PARTITIONS
