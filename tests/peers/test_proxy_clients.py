@@ -8,10 +8,9 @@ from confluent_kafka import Producer
 
 from tests.fixtures import Isolation
 from tests.headwater.gateway.readers import Rows, in_order
-from tests.headwater.gateway.test_clients import ISOLATIONS
-from tests.peers.kafka import KafkaBroker, produce
+from tests.peers.kafka import KafkaBroker, expect_same, produce
 from tests.peers.proxied import bounds_of, middles, places_of, proxied_pantry, records_of
-from tests.peers.reader_programs import PROGRAMS, Program, Running, expect_rows, join, read, wait_for
+from tests.peers.reader_programs import PROGRAMS, Program, Running, in_fields, join, read, wait_for
 
 pytestmark = [pytest.mark.peer, pytest.mark.xdist_group("proxy clients")]  # which share a broker
 
@@ -20,10 +19,11 @@ PARTITIONS = [0, 1, 2]
 TIMED = "cookbook.1990"  # its times do not rise
 LAST = b"last"  # key and value of the record at the end of each partition
 READERS = [pytest.param(program, id=name) for name, program in PROGRAMS.items()]
+ISOLATED = [pytest.param(program, each, id=f"{name}, {each}") for name, program in PROGRAMS.items() for each in program.isolations]
 MEMBERS = [
     pytest.param(program, protocol, id=f"{name}, {protocol}") for name, program in PROGRAMS.items() for protocol in program.protocols
 ]
-STATIC = [each for each in MEMBERS if PROGRAMS[str(each.id).partition(",")[0]].is_static]
+STATIC = [pytest.param(program, protocol, id=f"{name}, {protocol}") for name, program in PROGRAMS.items() for protocol in program.static]
 
 
 class Cluster(NamedTuple):
@@ -36,13 +36,13 @@ class Cluster(NamedTuple):
     address: str
     ends: Mapping[tuple[str, int], int]
 
-    def wanted(self, topic: str = TOPIC) -> Rows:
-        return [each for each in records_of("read_committed") if each["topic"] == topic]
+    def wanted(self, program: Program, topic: str = TOPIC) -> Rows:
+        return [each for each in records_of(program.isolation) if each["topic"] == topic]
 
-    def count_after(self, rows: Rows, partitions: Sequence[int] = PARTITIONS) -> int:
+    def count_after(self, program: Program, rows: Rows, partitions: Sequence[int] = PARTITIONS) -> int:
         """How many records, with the last ones, follow on `rows` in some partitions of TOPIC."""
         return (
-            sum(each["partition"] in partitions for each in self.wanted())
+            sum(each["partition"] in partitions for each in self.wanted(program))
             + len(partitions)
             - sum(each["partition"] in partitions for each in rows)
         )
@@ -53,7 +53,7 @@ class Cluster(NamedTuple):
     def expect(self, rows: Rows, wanted: Rows) -> None:
         """`wanted`, and the record at the end of each partition that is in `rows`."""
         last = [each for each in rows if each["offset"] + 1 == self.ends[each["topic"], each["partition"]]]
-        expect_rows(in_order(each for each in rows if each not in last), in_order(wanted))
+        expect_same(in_order(each for each in rows if each not in last), in_fields(in_order(wanted), rows), "through the proxy")
         assert len(last) == len({(each["topic"], each["partition"]) for each in rows})
 
 
@@ -69,8 +69,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield Cluster(served.broker, served.address, ends)
 
 
-@pytest.mark.parametrize("isolation", ISOLATIONS)
-@pytest.mark.parametrize("program", READERS)
+@pytest.mark.parametrize(("program", "isolation"), ISOLATED)
 def test_every_record_is_read_as_it_was_written(cluster: Cluster, program: Program, isolation: Isolation) -> None:
     cluster.expect(read(program, cluster.address, isolation, cluster.ends), records_of(isolation))
 
@@ -78,12 +77,12 @@ def test_every_record_is_read_as_it_was_written(cluster: Cluster, program: Progr
 @pytest.mark.parametrize("half", ["archived", "the broker's"])
 @pytest.mark.parametrize("program", READERS)
 def test_reading_begins_at_a_time(cluster: Cluster, program: Program, half: str) -> None:
-    records, middle = cluster.wanted(TIMED), middles()[TIMED, 0]
+    records, middle = cluster.wanted(program, TIMED), middles()[TIMED, 0]
     archived = [each["timestamp"] for each in records if each["offset"] < middle]
     start = archived[len(archived) // 2] if half == "archived" else max(archived) + 1
     first = next(each["offset"] for each in records if each["timestamp"] >= start)
     assert (first < middle) is (half == "archived")
-    rows = read(program, cluster.address, "read_committed", {(TIMED, 0): cluster.ends[TIMED, 0]}, str(start))
+    rows = read(program, cluster.address, program.isolation, {(TIMED, 0): cluster.ends[TIMED, 0]}, str(start))
     cluster.expect(rows, [each for each in records if each["offset"] >= first])
 
 
@@ -95,9 +94,9 @@ def test_a_group_goes_on_where_it_has_committed(cluster: Cluster, program: Progr
         first.end()
     assert cluster.committed(group) == _next_offsets(first.records)
     with join(program, cluster.address, group, TOPIC, protocol) as second:
-        second.take(cluster.count_after(first.records))
+        second.take(cluster.count_after(program, first.records))
         second.end()
-    cluster.expect(first.records + second.records, cluster.wanted())
+    cluster.expect(first.records + second.records, cluster.wanted(program))
     assert cluster.committed(group) == _next_offsets(first.records + second.records)
 
 
@@ -112,11 +111,11 @@ def test_a_second_member_goes_on_with_its_partitions(
             wait_for(lambda: _is_shared(first, second), first, second)
             so_far = first.records.copy()
             for member in (first, second):
-                member.take(cluster.count_after(so_far, member.partitions))
+                member.take(cluster.count_after(program, so_far, member.partitions))
             second.end()
             wait_for(lambda: first.partitions == PARTITIONS, first)
         first.end()
-    cluster.expect(first.records + second.records, cluster.wanted())
+    cluster.expect(first.records + second.records, cluster.wanted(program))
 
 
 @pytest.mark.parametrize(("program", "protocol"), STATIC)
@@ -138,10 +137,10 @@ def test_a_static_member_comes_back_and_no_other_notices(
             one.end()
         with join(program, cluster.address, group, TOPIC, protocol, "one") as again:
             wait_for(lambda: again.partitions == partitions, again)
-            again.take(cluster.count_after(one.records, partitions))
-            two.take(cluster.count_after([], two.partitions))
-            assert len(two.assignments) == seen
-            cluster.expect(one.records + again.records + two.records, cluster.wanted())
+            again.take(cluster.count_after(program, one.records, partitions))
+            two.take(cluster.count_after(program, [], two.partitions))
+            assert all(each == two.partitions for each in two.assignments[seen:])
+            cluster.expect(one.records + again.records + two.records, cluster.wanted(program))
 
 
 def _next_offsets(rows: Rows) -> dict[int, int]:
