@@ -1,6 +1,9 @@
 """Client libraries of several languages through the proxy, from the beginning of the archive on to the end of the broker's log."""
 
+from base64 import b64decode
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -8,6 +11,8 @@ from confluent_kafka import Producer
 
 from tests.fixtures import Isolation
 from tests.headwater.gateway.readers import Rows, in_order
+from tests.peers.counter import counting, counts, wait_for_total
+from tests.peers.java_client import java_coordinated, wait_for_markers
 from tests.peers.kafka import KafkaBroker, expect_same, produce
 from tests.peers.proxied import bounds_of, middles, places_of, proxied_pantry, records_of
 from tests.peers.reader_programs import PROGRAMS, Program, Running, in_fields, join, read, wait_for
@@ -141,6 +146,28 @@ def test_a_static_member_comes_back_and_no_other_notices(
             two.take(cluster.count_after(program, [], two.partitions))
             assert all(each == two.partitions for each in two.assignments[seen:])
             cluster.expect(one.records + again.records + two.records, cluster.wanted(program))
+
+
+def test_a_streams_application_counts_exactly_once_through_a_kill(cluster: Cluster, tmp_path: Path) -> None:
+    """The first one has counted all within a transaction, which nobody else may see. Each partition is counted by itself; no
+    record without a key or a value is."""
+    rows = [each for each in records_of("read_committed") if each["topic"] == TOPIC and None not in (each["key"], each["value"])]
+    records = Counter([(b64decode(each["key"]), each["partition"]) for each in rows] + [(LAST, partition) for partition in PARTITIONS])
+    wanted: dict[bytes, list[int]] = defaultdict(list)
+    for (key, _), count in records.items():
+        wanted[key] += range(1, count + 1)
+    cluster.broker.create_topic("counts", 2)
+    with counting(cluster.address, tmp_path / "one", 300_000, TOPIC, "counts"):
+        wait_for_total(cluster.address, records.total(), "read_uncommitted", "counts")
+    for transaction in java_coordinated(cluster.address).transactions:
+        if transaction["state"] == "Ongoing":  # with a directory of its own on disk the next one would do this
+            Producer({"bootstrap.servers": cluster.address, "transactional.id": transaction["transactional_id"]}).init_transactions(60)
+    wait_for_markers(cluster.address)
+    assert not counts(cluster.address, "read_committed", "counts")
+    with counting(cluster.address, tmp_path / "two", 200, TOPIC, "counts"):
+        wait_for_total(cluster.address, records.total(), "read_committed", "counts")
+    found = counts(cluster.address, "read_committed", "counts")
+    assert {key: sorted(values) for key, values in found.items()} == {key: sorted(values) for key, values in wanted.items()}
 
 
 def _next_offsets(rows: Rows) -> dict[int, int]:

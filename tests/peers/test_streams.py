@@ -1,12 +1,8 @@
 """A Kafka Streams application with exactly-once goes on after its cluster was lost inside its transactions."""
 
 import shutil
-import subprocess
 import time
-from base64 import b64decode
-from collections import Counter, defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -14,31 +10,15 @@ import pytest
 import recovery
 from headwater_core.clock import SystemClock
 from tests.headwater_core.objectstore.memory import MemoryStore
-from tests.peers.java_client import java_consume, kafka_jars, with_compiled
+from tests.peers.counter import PATIENCE_S, counting, counts, wait_for_counts
+from tests.peers.java_client import java_consume
 from tests.peers.kafka import KafkaBroker, produce
 from tests.recovery.archived import archive
 
 pytestmark = pytest.mark.peer
 
-PATIENCE_S = 120
 KEYS = [b"soup", b"salad", b"stew", b"bread", b"tea"]
 COORDINATORS = ("__transaction_state", "__consumer_offsets")
-
-
-@contextmanager
-def counting(broker: KafkaBroker, work: Path, commit_ms: int) -> Iterator[None]:
-    """The application, killed at the end, with a state directory of its own."""
-    work.mkdir()
-    program = ["java", "-XX:TieredStopAtLevel=1", "-Xmx256m", "-cp", with_compiled("Counter", kafka_jars()), "Counter"]
-    with (work / "output").open("wb") as output:
-        command = [*program, broker.bootstrap, str(work / "state"), "in", "out", str(commit_ms)]
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
-    try:
-        yield
-        assert process.poll() is None, (work / "output").read_text()[-4000:]
-    finally:
-        process.kill()
-        process.wait()
 
 
 def feed(broker: KafkaBroker, count: int) -> Counter[bytes]:
@@ -46,21 +26,6 @@ def feed(broker: KafkaBroker, count: int) -> Counter[bytes]:
     for at, key in enumerate(keys):
         produce(producer, "in", [b"%d" % at], keys=[key], partition=KEYS.index(key) % 2)
     return Counter(keys)
-
-
-def counts(broker: KafkaBroker, isolation: str) -> dict[bytes, list[int]]:
-    """Of each key, in the order in which they were written."""
-    found = defaultdict(list)
-    for record in java_consume(broker.bootstrap, ["out"], isolation).records:
-        found[b64decode(record["key"])].append(int.from_bytes(b64decode(record["value"]), "big"))
-    return found
-
-
-def wait_for_counts(broker: KafkaBroker, expected: Counter[bytes], isolation: str = "read_committed") -> None:
-    until_s = time.monotonic() + PATIENCE_S
-    while {key: max(found) for key, found in counts(broker, isolation).items()} != expected:
-        assert time.monotonic() < until_s, (counts(broker, isolation), expected)
-        time.sleep(0.5)
 
 
 @pytest.mark.parametrize("coordinators", ["as old", pytest.param("older", marks=pytest.mark.long)])
@@ -72,13 +37,13 @@ def test_an_application_with_exactly_once_goes_on(coordinators: str, tmp_path: P
     with broker:
         broker.create_topic("in", 2)
         broker.create_topic("out", 2)
-        with counting(broker, tmp_path / "one", 200):
+        with counting(broker.bootstrap, tmp_path / "one", 200):
             fed = feed(broker, 50)
-            wait_for_counts(broker, fed)
+            wait_for_counts(broker.bootstrap, fed)
         shutil.copytree(tmp_path / "kafka", tmp_path / "earlier")
-        with counting(broker, tmp_path / "two", 300_000):
+        with counting(broker.bootstrap, tmp_path / "two", 300_000):
             fed += feed(broker, 40)
-            wait_for_counts(broker, fed, "read_uncommitted")  # inside a transaction
+            wait_for_counts(broker.bootstrap, fed, "read_uncommitted")  # inside a transaction
             broker.kill()
     topics = [path.name.rpartition("-")[0] for path in (tmp_path / "kafka").iterdir() if (path / "partition.metadata").exists()]
     if coordinators == "older":
@@ -88,11 +53,11 @@ def test_an_application_with_exactly_once_goes_on(coordinators: str, tmp_path: P
     assert (plan.problems, plan.torn) == ((), ())
     recovery.apply(plan, tmp_path / "recovered", store)
     with KafkaBroker(tmp_path / "recovered", tmp_path / "again") as broker:
-        with counting(broker, tmp_path / "three", 200):
+        with counting(broker.bootstrap, tmp_path / "three", 200):
             fed += feed(broker, 30)
             if coordinators == "as old":
-                wait_for_counts(broker, fed)
-                assert counts(broker, "read_committed") == {key: list(range(1, count + 1)) for key, count in fed.items()}
+                wait_for_counts(broker.bootstrap, fed)
+                assert counts(broker.bootstrap, "read_committed") == {key: list(range(1, count + 1)) for key, count in fed.items()}
             else:
                 wait_for_all(broker, fed)
         bounds = [java_consume(broker.bootstrap, ["in", "out"], isolation).bounds for isolation in ("read_uncommitted", "read_committed")]
@@ -102,6 +67,6 @@ def test_an_application_with_exactly_once_goes_on(coordinators: str, tmp_path: P
 def wait_for_all(broker: KafkaBroker, fed: Counter[bytes]) -> None:
     """Every record is counted at least once."""
     until_s = time.monotonic() + PATIENCE_S
-    while not (found := counts(broker, "read_committed")) or any(max(found.get(key, [0])) < count for key, count in fed.items()):
+    while not (found := counts(broker.bootstrap, "read_committed")) or any(max(found.get(key, [0])) < count for key, count in fed.items()):
         assert time.monotonic() < until_s, (found, fed)
         time.sleep(0.5)
