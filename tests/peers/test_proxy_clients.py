@@ -1,5 +1,6 @@
 """Client libraries of several languages through the proxy, from the beginning of the archive on to the end of the broker's log."""
 
+import time
 from base64 import b64decode
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,6 +12,7 @@ from confluent_kafka import Producer
 
 from tests.fixtures import Isolation
 from tests.headwater.gateway.readers import Rows, in_order
+from tests.peers.connect import connecting, file_sink, file_source
 from tests.peers.counter import counting, counts, wait_for_total
 from tests.peers.java_client import java_coordinated, wait_for_markers
 from tests.peers.kafka import KafkaBroker, expect_same, produce
@@ -168,6 +170,35 @@ def test_a_streams_application_counts_exactly_once_through_a_kill(cluster: Clust
         wait_for_total(cluster.address, records.total(), "read_committed", "counts")
     found = counts(cluster.address, "read_committed", "counts")
     assert {key: sorted(values) for key, values in found.items()} == {key: sorted(values) for key, values in wanted.items()}
+
+
+def test_connectors_copy_from_the_archive_to_a_file_and_from_a_file_to_the_broker(cluster: Cluster, tmp_path: Path) -> None:
+    """After a restart they go on where they were."""
+    values = [each["value"] for each in records_of("read_uncommitted") if each["topic"] == TIMED]
+    wanted = b"".join(_line(b"null" if value is None else b64decode(value)) for value in values) + _line(LAST)
+    archived, lines, copied = tmp_path / "archived", tmp_path / "lines", tmp_path / "copied"
+    connectors = {"archive": file_sink(TIMED, archived), "lines": file_source(lines, "lines"), "copies": file_sink("lines", copied)}
+    cluster.broker.create_topic("lines")
+    for end in (50, 90):
+        lines.write_text("".join(f"line {number}\n" for number in range(end)))
+        with connecting(cluster.address, tmp_path / "worker", connectors):
+            _wait_for_file(copied, lines.read_bytes())
+            _wait_for_file(archived, wanted)
+        assert cluster.broker.committed("connect-archive") == {(TIMED, 0): cluster.ends[TIMED, 0]}
+        assert cluster.broker.committed("connect-copies") == {("lines", 0): end}
+    assert (archived.read_bytes(), copied.read_bytes()) == (wanted, lines.read_bytes())
+
+
+def _line(value: bytes) -> bytes:
+    """As a sink writes it: in UTF-8."""
+    return value.decode("iso-8859-1").encode() + b"\n"
+
+
+def _wait_for_file(file: Path, content: bytes) -> None:
+    until_s = time.monotonic() + 60
+    while not file.exists() or file.read_bytes() != content:
+        assert time.monotonic() < until_s, f"{file}: {file.exists() and file.read_bytes()[-500:]!r}"
+        time.sleep(0.1)
 
 
 def _next_offsets(rows: Rows) -> dict[int, int]:
