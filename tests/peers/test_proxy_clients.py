@@ -1,17 +1,19 @@
 """Client libraries of several languages through the proxy, from the beginning of the archive on to the end of the broker's log."""
 
+import subprocess
 import time
 from base64 import b64decode
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from confluent_kafka import Producer
 
 from tests.fixtures import Isolation
 from tests.headwater.gateway.readers import Rows, in_order
+from tests.headwater.gateway.test_clients import ISOLATIONS
 from tests.peers.connect import connecting, file_sink, file_source
 from tests.peers.counter import counting, counts, wait_for_total
 from tests.peers.java_client import java_coordinated, wait_for_markers
@@ -199,6 +201,53 @@ def _wait_for_file(file: Path, content: bytes) -> None:
     while not file.exists() or file.read_bytes() != content:
         assert time.monotonic() < until_s, f"{file}: {file.exists() and file.read_bytes()[-500:]!r}"
         time.sleep(0.1)
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+def test_kcat_prints_every_record(cluster: Cluster, isolation: Isolation) -> None:
+    for partition in PARTITIONS:
+        rows = [each for each in records_of(isolation) if (each["topic"], each["partition"]) == (TOPIC, partition)]
+        printed = kcat(cluster.address, isolation, "-C", "-t", TOPIC, "-p", str(partition), "-o", "beginning", "-e")
+        _expect_lines(printed, rows, f"{partition} {cluster.ends[TOPIC, partition] - 1} ")
+
+
+def test_kcat_begins_at_a_time(cluster: Cluster) -> None:
+    rows = [each for each in records_of("read_committed") if each["topic"] == TIMED]
+    first = next(at for at, each in enumerate(rows) if each["timestamp"] >= rows[50]["timestamp"])
+    printed = kcat(cluster.address, "read_committed", "-C", "-t", TIMED, "-p", "0", "-o", f"s@{rows[50]['timestamp']}", "-e")
+    _expect_lines(printed, rows[first:], f"0 {cluster.ends[TIMED, 0] - 1} ")
+
+
+def test_kcat_goes_on_in_its_group(cluster: Cluster) -> None:
+    rows = [each for each in records_of("read_committed") if each["topic"] == TIMED]
+    options = ("-G", "kcat", "-X", "auto.offset.reset=earliest")
+    first = kcat(cluster.address, "read_committed", *options, "-c", "60", TIMED)
+    assert cluster.committed("kcat") == {0: 60}
+    _expect_lines(first + kcat(cluster.address, "read_committed", *options, "-e", TIMED), rows, f"0 {cluster.ends[TIMED, 0] - 1} ")
+
+
+def kcat(address: str, isolation: Isolation, *arguments: str) -> bytes:
+    """What it prints of records, in the form of `_printed`."""
+    command = ["kcat", "-q", "-b", address, "-X", f"isolation.level={isolation}", "-f", "%p %o %T %K %S %k%s%h\n", *arguments]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=60).stdout
+
+
+def _printed(row: dict[str, Any]) -> bytes:
+    """A record as kcat prints it: partition, offset, time, the lengths of key and value (-1: none), these, and the headers, whose values
+    end for it at a zero byte."""
+    key, value = (None if row[field] is None else b64decode(row[field]) for field in ("key", "value"))
+    lengths = [-1 if each is None else len(each) for each in (key, value)]
+    headers = [name.encode() + b"=" + (b"NULL" if each is None else b64decode(each).partition(b"\0")[0]) for name, each in row["headers"]]
+    numbers = " ".join(map(str, (row["partition"], row["offset"], row["timestamp"], *lengths)))
+    return numbers.encode() + b" " + (key or b"") + (value or b"") + b",".join(headers) + b"\n"
+
+
+def _expect_lines(printed: bytes, rows: Rows, last: str) -> None:
+    """`last`: how the line of the record at the end begins."""
+    wanted = b"".join(map(_printed, rows))
+    assert printed[: len(wanted)] == wanted
+    [line] = printed[len(wanted) :].splitlines()
+    assert line.startswith(last.encode())
 
 
 def _next_offsets(rows: Rows) -> dict[int, int]:
