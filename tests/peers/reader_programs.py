@@ -18,6 +18,7 @@ import base64
 import json
 import shutil
 import subprocess
+import sys
 import tempfile
 import threading
 import zlib
@@ -90,6 +91,10 @@ def _js() -> Path:
     return fetched(f"js-{zlib.crc32(b''.join(file.read_bytes() for file in files)):08x}", install)
 
 
+def _python(library: str) -> Callable[[], Sequence[str]]:
+    return lambda: (sys.executable, str(_HERE / "python_readers.py"), library)
+
+
 PROGRAMS: Mapping[str, Program] = {
     "kafka-clients 2.8": Program(command=_java(lambda: jars_of("old_clients.xml"))),
     "kafka-clients": Program(command=_java(kafka_jars), protocols=BOTH, static=BOTH),
@@ -98,6 +103,8 @@ PROGRAMS: Mapping[str, Program] = {
     "sarama": Program(command=lambda: [str(_go() / "sarama")]),
     # KafkaJS 2.2 has no static members, and shows some records of aborted transactions, whoever answers it.
     "kafkajs": Program(command=lambda: ["node", str(_js() / "reader.js")], static=(), isolations=("read_uncommitted",)),
+    "librdkafka": Program(command=_python("librdkafka"), protocols=BOTH, static=BOTH),
+    "aiokafka": Program(command=_python("aiokafka")),
 }
 
 

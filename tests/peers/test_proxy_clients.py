@@ -12,8 +12,8 @@ import pytest
 from confluent_kafka import Producer
 
 from tests.fixtures import Isolation
-from tests.headwater.gateway.readers import Rows, in_order
-from tests.headwater.gateway.test_clients import ISOLATIONS
+from tests.headwater.gateway.readers import Rows, in_order, read_with_kafka_python
+from tests.headwater.gateway.test_clients import ISOLATIONS, plain_places
 from tests.peers.connect import connecting, file_sink, file_source
 from tests.peers.counter import counting, counts, wait_for_total
 from tests.peers.java_client import java_coordinated, wait_for_markers
@@ -57,7 +57,13 @@ class Cluster(NamedTuple):
         )
 
     def committed(self, group: str) -> dict[int, int]:
-        return {partition: offset for (_, partition), offset in self.broker.committed(group).items()}
+        """By partition, where anything was read: a library may commit the beginning as well."""
+        return {partition: offset for (_, partition), offset in self.broker.committed(group).items() if offset}
+
+    def protocol(self, group: str) -> str:
+        """That its members use."""
+        admin = self.broker.admin
+        return str(admin.describe_consumer_groups([group])[group].result(30).type.name).lower()
 
     def expect(self, rows: Rows, wanted: Rows) -> None:
         """`wanted`, and the record at the end of each partition that is in `rows`."""
@@ -81,6 +87,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 @pytest.mark.parametrize(("program", "isolation"), ISOLATED)
 def test_every_record_is_read_as_it_was_written(cluster: Cluster, program: Program, isolation: Isolation) -> None:
     cluster.expect(read(program, cluster.address, isolation, cluster.ends), records_of(isolation))
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+def test_kafka_python_reads_what_it_has_codecs_for(cluster: Cluster, isolation: Isolation) -> None:
+    places = [place for place in places_of(isolation) if place in plain_places("pantry")]
+    wanted = [each for each in records_of(isolation) if (each["topic"], each["partition"]) in places]
+    cluster.expect(read_with_kafka_python(cluster.address, places, isolation), wanted)
 
 
 @pytest.mark.parametrize("half", ["archived", "the broker's"])
@@ -118,6 +131,7 @@ def test_a_second_member_goes_on_with_its_partitions(
         first.take(50)
         with join(program, cluster.address, group, TOPIC, protocol) as second:
             wait_for(lambda: _is_shared(first, second), first, second)
+            assert cluster.protocol(group) == protocol
             so_far = first.records.copy()
             for member in (first, second):
                 member.take(cluster.count_after(program, so_far, member.partitions))
