@@ -66,8 +66,7 @@ def commit(consumer: Consumer, messages: list[Message]) -> None:
 def write(settings: dict[str, Any], topics: list[str]) -> None:
     random, number = Random(1), 0
     plain = Producer({**settings, "enable.idempotence": True, "delivery.timeout.ms": 120_000})
-    paid = Producer({**settings, "transactional.id": "writer", "transaction.timeout.ms": 60_000, "delivery.timeout.ms": 50_000})
-    paid.init_transactions(WAIT_S)
+    paid = a_transactional(settings)
     while True:
         for _ in range(10):
             number += 1
@@ -91,12 +90,27 @@ def write(settings: dict[str, Any], topics: list[str]) -> None:
         except KafkaException as error:
             told(failed=error.args[0].name())
             if error.args[0].fatal():
-                return
+                paid = a_transactional(settings)
+                continue
             with suppress(KafkaException):  # its outcome is not known: the next one finds out
                 paid.abort_transaction(WAIT_S)
             continue
         for message in acknowledged if is_committed else ():
             delivered(None, message)
+
+
+def a_transactional(settings: dict[str, Any]) -> Producer:
+    until_s = time.monotonic() + 4 * WAIT_S
+    while True:
+        made = Producer({**settings, "transactional.id": "writer", "transaction.timeout.ms": 60_000, "delivery.timeout.ms": 50_000})
+        try:
+            made.init_transactions(WAIT_S)
+        except KafkaException as error:
+            told(failed=error.args[0].name())
+            if time.monotonic() > until_s:
+                raise
+        else:
+            return made
 
 
 def delivered(error: KafkaError | None, message: Message) -> None:
