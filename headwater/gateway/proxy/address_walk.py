@@ -84,6 +84,11 @@ class AddressWalk:
         self._at -= done
         return done
 
+    def skip(self) -> int:
+        """Return how many bytes behind the last window are nothing to look at: they do not come in the next one."""
+        skipped, self._at = self._at, 0
+        return skipped
+
     def edited(self, response: memoryview) -> list[bytes | memoryview]:
         """Return `response` in parts, with what is replaced."""
         parts: list[bytes | memoryview] = []

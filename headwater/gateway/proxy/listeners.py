@@ -223,12 +223,14 @@ class ProxyServer:
                 raise error if isinstance(error, UsageError) else TransientError(f"no broker says where the others are: {error}") from error
             return
         sock = await self._connect(None)
+        stream = ByteStream(sock.tls or sock.plain)
         try:
             async with asyncio.timeout(CONNECT_S):
-                await discover(ByteStream(sock.tls or sock.plain), self.registry)
+                await discover(stream, self.registry)
         except (OSError, TimeoutError, PeerGone, MalformedRequest, BrokerTlsFailure) as error:
             raise TransientError(f"no broker says where the others are: {error or 'no answer in time'}") from error
         finally:
+            stream.close()
             sock.plain.close()
 
     async def _discover_first(self) -> None:

@@ -133,6 +133,8 @@ class ProxiedConnection:
         finally:
             for task in (requests, responses):
                 task.cancel()
+            self._client.close()
+            self._upstream.close()
             await asyncio.gather(requests, responses, return_exceptions=True)
             for request in self._in_flight:
                 if request.plan is not None:
@@ -409,16 +411,20 @@ class ProxiedConnection:
         walk = self._walk(request, body_bytes, keeps_length=True)
         merge = request.plan.merge if request.plan is not None else None
         grown = merge.grown_bytes(is_flexible=is_flexible(request.api_key, request.version)) if merge is not None else 0
-        await self._send(request, following_bytes=body_bytes + grown)
+        head = _response_head(request, body_bytes + grown)  # goes with the first bytes: every send may wake the client
         kept_bytes = 0
         while not walk.is_done:
             if kept_bytes == body_bytes or kept_bytes == self._upstream.room_bytes:
                 raise MalformedResponse(f"a response to api {request.api_key} version {request.version} is not what it should be")
             window = (await self._upstream.need(kept_bytes + 1))[:body_bytes]
             done = walk.advance(window)
-            await self._client.send(window[:done])
+            await self._client.send(head, window[:done])
+            head = b""
             self._upstream.take(done)
             kept_bytes, body_bytes = len(window) - done, body_bytes - done
+            if not walk.is_done and (opaque_bytes := walk.skip()):
+                await self._upstream.pass_on(opaque_bytes, self._client)
+                body_bytes -= opaque_bytes
             if isinstance(walk, FetchWalk) and walk.insertion is not None:
                 insertion, walk.insertion = walk.insertion, None
                 self._upstream.take(insertion.dropped_bytes)
@@ -438,8 +444,7 @@ class ProxiedConnection:
 
     async def _send(self, request: InFlight, *parts: bytes | memoryview, following_bytes: int = 0) -> None:
         """following_bytes: of the response that follow"""
-        size_bytes = 4 + sum(map(len, parts)) + following_bytes
-        await self._client.send(size_bytes.to_bytes(4, "big"), request.correlation_id.to_bytes(4, "big", signed=True), *parts)
+        await self._client.send(_response_head(request, sum(map(len, parts)) + following_bytes), *parts)
 
     async def _send_parts(self, parts: Sequence[Part]) -> None:
         size_bytes = sum(len(part) if isinstance(part, bytes) else part.length for part in parts)
@@ -472,6 +477,10 @@ def acks_of(frame: bytes, version: int) -> int | None:
     elif version >= 3:
         at += 2 + max(0, _integer(frame[at : at + 2]))
     return None if at + 2 > len(frame) else _integer(frame[at : at + 2])
+
+
+def _response_head(request: InFlight, body_bytes: int) -> bytes:
+    return flexible.i32(4 + body_bytes) + flexible.i32(request.correlation_id)
 
 
 def _integer(raw: bytes | bytearray | memoryview) -> int:
