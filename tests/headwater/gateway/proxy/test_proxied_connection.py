@@ -577,3 +577,45 @@ def test_a_request_that_was_not_offered_takes_no_answers_away() -> None:
         assert await client.receive() is not None
 
     through(use, opaque)
+
+
+class EverythingMayBeArchived:
+    """As much of an ArchiveSide as it takes to mark a partition."""
+
+    async def keep_listed(self) -> None:
+        await asyncio.Event().wait()
+
+    def may_hold(self, topic: str | bytes, partition: int) -> bool:
+        return True
+
+
+def fetch_in_session(correlation_id: int, session_id: int, epoch: int) -> bytes:
+    partition = {"partition": 0, "fetch_offset": 1, "partition_max_bytes": 1 << 20}
+    topics = [{"topic": "soup", "partitions": [partition]}] if not session_id else []
+    facts = {"max_wait": 0, "min_bytes": 1, "topics": topics, "forgotten_topics_data": []}
+    return a_request(Api.FETCH, 12, {**facts, "session_id": session_id, "session_epoch": epoch}, correlation_id)
+
+
+@pytest.mark.parametrize("records", [b"soup", bytes(300_000), bytes(2 * EDITED_BYTES_MAX)])
+def test_a_session_passes_until_the_archive_has_what_its_client_wants(records: bytes) -> None:
+    sent = [fetch_in_session(1, 0, 0), fetch_in_session(2, 7, 1), fetch_in_session(3, 7, 2)]
+
+    def answer(frame: bytes) -> Iterable[bytes]:
+        number = correlation_of(frame)
+        found = (Code.OFFSET_OUT_OF_RANGE, b"") if number == 2 else (Code.NONE, records)
+        facts = {"high_watermark": 1, "last_stable_offset": 1, "aborted_transactions": None}
+        topics = [{"topic": "soup", "partitions": [{"partition_index": 0, "error_code": found[0], "records": found[1], **facts}]}]
+        return [response(number, encoded(Api.FETCH, 12, error_code=0, session_id=7, responses=topics))]
+
+    async def use(client: Client, opened: Bench) -> None:
+        found = []
+        for frame in sent:
+            await client.send(frame)
+            found.append(decoded(await client.receive() or b"", Api.FETCH, 12))
+        assert [each["error_code"] for each in found] == [0, 0, Code.FETCH_SESSION_ID_NOT_FOUND]
+        assert [[part["error_code"] for topic in each["responses"] for part in topic["partitions"]] for each in found] == [[0], [0], []]
+        assert [each["session_id"] for each in found] == [7, 7, 0]
+        assert found[0]["responses"][0]["partitions"][0]["records"] == records
+
+    [broker] = through(use, answer, archive=EverythingMayBeArchived())
+    assert [frame for frame in broker.received if frame[4:6] == flexible.i16(Api.FETCH)] == sent[:2]
