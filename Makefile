@@ -89,6 +89,7 @@ bench: .venv/.tests
 	@$(BIN)/python -m bench.latency
 	@$(BIN)/python -m bench.scrapes
 	@$(BIN)/python -m bench.groups
+	@$(BIN)/python -m bench.proxy # takes HAProxy (Debian: apt-get install haproxy)
 	@$(BIN)/python -m bench.producer
 	@$(BIN)/python -m bench.producer --streaming
 	@$(BIN)/python -m bench.manifests

@@ -1,6 +1,7 @@
 """Readers for measuring: one that only asks and discards, and librdkafka as an application would use it."""
 
 import socket
+import ssl
 import struct
 import time
 from dataclasses import dataclass
@@ -31,9 +32,20 @@ class Took:
 class Discarder:
     """One connection, one request in flight. Knows that every batch of the topic has `batch_bytes` and `batch_records`."""
 
-    def __init__(self, address: tuple[str, int], topic: str, batch_bytes: int, batch_records: int, partition: int = 0) -> None:
-        self._socket = socket.create_connection(address)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    def __init__(
+        self,
+        address: tuple[str, int],
+        topic: str,
+        batch_bytes: int,
+        batch_records: int,
+        partition: int = 0,
+        tls: ssl.SSLContext | None = None,
+        *,
+        copies: bool = False,
+    ) -> None:
+        """copies: the bytes are received into memory"""
+        self._flags = 0 if copies or tls is not None else socket.MSG_TRUNC
+        self._socket = connect(address, tls)
         self._topic, self._partition, self._batch_bytes, self._batch_records = topic, partition, batch_bytes, batch_records
 
     def read(self, end: int, fetch_bytes: int = FETCH_BYTES) -> Took:
@@ -54,7 +66,7 @@ class Discarder:
         # All that stands before the records of the one partition fits here, and so does a whole empty answer.
         before = min(size, 256)
         facts = receive_exactly(self._socket, before)
-        _discard(self._socket, size - before, _BUFFER)
+        discard(self._socket, size - before, self._flags)
         return self._records_bytes(facts, size)
 
     def close(self) -> None:
@@ -94,16 +106,21 @@ class Discarder:
 
 def read_bare(address: tuple[str, int], total_bytes: int) -> Took:
     """The same bytes from bench.bare, discarded in the same way."""
-    with socket.create_connection(address) as server:
-        server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    with connect(address) as server:
         start_s = time.perf_counter()
         total = 0
         while total < total_bytes:
             server.send(b"x")
             size = int.from_bytes(receive_exactly(server, 4), "big")
-            _discard(server, size, _BUFFER)
+            discard(server, size)
             total += size
         return Took(total, time.perf_counter() - start_s)
+
+
+def connect(address: tuple[str, int], tls: ssl.SSLContext | None = None) -> socket.socket:
+    plain = socket.create_connection(address)
+    plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return tls.wrap_socket(plain, server_hostname=address[0]) if tls is not None else plain
 
 
 def receive_exactly(source: socket.socket, size: int) -> bytes:
@@ -116,10 +133,10 @@ def receive_exactly(source: socket.socket, size: int) -> bytes:
     return got
 
 
-def _discard(source: socket.socket, size: int, buffer: memoryview) -> None:
-    """In the kernel: no byte is copied to nobody, so that the server is what is measured."""
+def discard(source: socket.socket, size: int, flags: int = socket.MSG_TRUNC) -> None:
+    """In the kernel: no byte is copied to nobody, so that the server is what is measured. flags: 0 receives them, as TLS has to"""
     while size:
-        got = source.recv_into(buffer[: min(size, RECEIVE_BYTES)], 0, socket.MSG_TRUNC)
+        got = source.recv_into(_BUFFER[: min(size, RECEIVE_BYTES)], 0, flags)
         if not got:
             raise ConnectionError("the server closed the connection")
         size -= got

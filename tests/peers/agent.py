@@ -153,6 +153,10 @@ class Agent:
         self._process.kill()
         self._process.wait()
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def has_ended(self) -> bool:
         return self._process.poll() is not None
 

@@ -189,6 +189,11 @@ class KafkaBroker:
         return self._process is not None
 
     @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def admin(self) -> AdminClient:
         return AdminClient({"bootstrap.servers": self.bootstrap})
 
@@ -202,6 +207,10 @@ class KafkaBroker:
         admin = self.admin  # held: its futures die with it
         for future in admin.create_topics([NewTopic(name, partitions, config=config, **placed)]).values():
             future.result(30)
+
+    def delete_topic(self, name: str) -> None:
+        admin = self.admin
+        admin.delete_topics([name])[name].result(30)
 
     def topics(self) -> list[str]:
         return sorted(self.admin.list_topics(timeout=20).topics)
