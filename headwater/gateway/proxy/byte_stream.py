@@ -21,6 +21,7 @@ BUFFER_BYTES = 256 << 10  # pages that were never written to take no memory: an 
 END_S = 10.0  # for a peer to take what says that nothing more comes
 CHUNKS_PER_TURN = 8  # of a long frame, before other connections have their turn
 AHEAD_BYTES = 32 << 10  # that are received before it is known what they are: records need not come here
+KEPT_BYTES, TRIM_S = 64 << 10, 1.0  # more than so many are given back to the system after so long
 PIPE_BYTES = 1 << 20  # the most that a process without privileges may ask for
 SPLICED_BYTES_MIN = 128 << 10  # fewer are copied in less time than a pipe takes to be made
 
@@ -151,8 +152,10 @@ class ByteStream:
 
     def __init__(self, sock: socket.socket | TlsSocket, buffer_bytes: int = BUFFER_BYTES) -> None:
         self._wire = sock if isinstance(sock, TlsSocket) else PlainSocket(sock)
-        self._view = memoryview(mmap.mmap(-1, buffer_bytes))
-        self._start = self._end = 0
+        self._pages = mmap.mmap(-1, buffer_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self._view = memoryview(self._pages)
+        self._start = self._end = self._used = 0
+        self._trimming: asyncio.TimerHandle | None = None
 
     @property
     def room_bytes(self) -> int:
@@ -182,6 +185,7 @@ class ByteStream:
                     return self._view[:0]
                 raise PeerGone(f"the connection ended {self._end - self._start} bytes into a frame")
             self._end += received
+            self._used = max(self._used, self._end)
         return self._view[self._start : self._end]
 
     def take(self, size_bytes: int) -> None:
@@ -189,6 +193,15 @@ class ByteStream:
         self._start += size_bytes
         if self._start == self._end:
             self._start = self._end = 0
+            if self._used > KEPT_BYTES and self._trimming is None:
+                self._trimming = asyncio.get_running_loop().call_later(TRIM_S, self._trim)
+
+    def _trim(self) -> None:
+        """Give back the pages of a long frame, unless another one is there."""
+        self._trimming = None
+        if self._start == self._end:
+            self._pages.madvise(mmap.MADV_DONTNEED)
+            self._used = 0
 
     async def read(self, size_bytes: int) -> bytearray:
         """The next bytes, which take as much memory as has arrived. Raises PeerGone, OSError."""
@@ -238,6 +251,8 @@ class ByteStream:
 
     def close(self) -> None:
         """Have the event loop forget the socket. Its owner closes it after that."""
+        if self._trimming is not None:
+            self._trimming.cancel()
         if isinstance(self._wire, PlainSocket):
             self._wire.close()
 

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 import structlog
 
@@ -113,13 +114,13 @@ class ProxiedConnection:
         self._in_flight: deque[InFlight] = deque()
         self._answered = asyncio.Event()
         self._is_of_cluster = False  # the broker has named it
-        self._uses_sasl = False
+        self._uses_sasl = self._is_stopping = False
         self._is_token_next = False  # SaslHandshake of version 0 is followed by tokens without a header
 
     async def run(self) -> None:
         """Until either side ends. Raises MalformedRequest, PeerGone, OSError, and UsageError for brokers that have no place here."""
         requests, responses = asyncio.ensure_future(self._pass_requests()), asyncio.ensure_future(self._pass_responses())
-        self._opened.stop_receiving = requests.cancel
+        self._opened.stop_receiving = partial(self._stop_receiving, requests)
         try:
             done, _ = await asyncio.wait((requests, responses), timeout=AUTHENTICATE_S, return_when=asyncio.FIRST_COMPLETED)
             if not done and not self._is_known:
@@ -159,12 +160,16 @@ class ProxiedConnection:
             await self._last_answered()
             raise
         except asyncio.CancelledError:
-            if not self._opened.ends or not self._opened.is_receiving:
+            if not self._is_stopping:
                 raise
+            self._is_stopping = False
         await self._last_answered()
         if self._opened.ends:
             await self._part()
         await self._upstream.end()
+
+    def _stop_receiving(self, requests: "asyncio.Task[None]") -> None:
+        self._is_stopping = requests.cancel()
 
     async def _part(self) -> None:
         """Nothing more is answered. What the client has sent on is read, or the system would take the answers away that it has not read."""

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.gateway.connection import PeerGone
+from headwater.gateway.proxy import byte_stream
 from headwater.gateway.proxy.byte_stream import PIPE_BYTES, SPLICED_BYTES_MIN, ByteStream
 
 ROOM = 4096
@@ -247,5 +248,21 @@ def test_more_than_there_is_room_for_is_never_at_hand() -> None:
     async def use(stream: ByteStream, *_: Any) -> None:
         with pytest.raises(ValueError, match=str(ROOM)):
             await stream.need(ROOM + 1)
+
+    between(use)
+
+
+def test_the_pages_of_a_long_frame_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(byte_stream, "TRIM_S", 0.0)
+    monkeypatch.setattr(byte_stream, "KEPT_BYTES", ROOM // 4)
+
+    async def use(stream: ByteStream, to: ByteStream, sender: socket.socket, receiver: socket.socket) -> None:
+        long = b"x" * (ROOM // 2)
+        sending = asyncio.ensure_future(asyncio.get_running_loop().sock_sendall(sender, long + b"next"))
+        assert bytes(await stream.read(len(long))) == long
+        await sending
+        while stream._trimming is not None:
+            await asyncio.sleep(0)
+        assert bytes((await stream.need(4))[:4]) == b"next"
 
     between(use)
