@@ -160,11 +160,6 @@ class Fetches:
         self._archive, self._broker, self._meter, self._skips_gaps = archive, broker, meter, skips_gaps
         self._cold: dict[PartitionKey, _Cold] = {}
 
-    @property
-    def has_cold(self) -> bool:
-        """A partition is known of which the broker's start is above what the client wanted."""
-        return bool(self._cold)
-
     def code_for(self, topic: TopicKey, partition: int) -> Code:
         """What a client is told in place of OFFSET_OUT_OF_RANGE: nothing is here yet, where the archive may have it; it asks again."""
         if not self._archive.may_hold(topic, partition):

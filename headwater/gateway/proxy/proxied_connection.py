@@ -214,13 +214,11 @@ class ProxiedConnection:
         passed.requests += 1
         passed.request_bytes += 4 + size_bytes
         is_read = version >= _READ_FROM.get(api_key, 0) and size_bytes <= READ_BYTES_MAX
-        fetches = self._fetches if api_key == Api.FETCH and is_read else None
-        if fetches is not None and fetches.has_cold:
-            await self._pass_fetch(fetches, request, size_bytes)
+        if self._fetches is not None and api_key == Api.FETCH and is_read:
+            await self._pass_fetch(self._fetches, request, size_bytes)
         elif self._offsets is not None and api_key in _OF_OFFSETS and is_read:
             await self._pass_offsets(self._offsets, request, size_bytes)
         else:
-            request.plan = FetchPlan() if fetches is not None else None  # so that its response is looked at
             has_response = api_key != Api.PRODUCE or await self._acks(size_bytes, version) != 0
             await self._pass_request(request if has_response else None, size_bytes)
             request.added_s = self._now_s() - began_s

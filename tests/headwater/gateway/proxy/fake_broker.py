@@ -124,9 +124,9 @@ class Bench:
 
 @asynccontextmanager
 async def bench(
-    *fakes: FakeBroker, ports: Mapping[int, int], away: int = 0, passes_unknown: bool = False, archive: Any = None, **settings: Any
+    *fakes: FakeBroker, ports: Mapping[int, int], away: int = 0, passes_unknown: bool = False, **settings: Any
 ) -> AsyncIterator[Bench]:
-    """ports: of the brokers, by id. away: addresses where nobody listens. archive: as an ArchiveSide. settings: of GatewayConfig"""
+    """ports: of the brokers, by id. away: addresses where nobody listens. settings: of GatewayConfig"""
     servers = [await asyncio.start_server(fake.serve, "127.0.0.1", 0) for fake in fakes]
     addresses = [server.sockets[0].getsockname()[:2] for server in servers]
     upstream = [*(f"127.0.0.1:{number}" for number in range(1, away + 1)), *(f"{host}:{port}" for host, port in addresses)]
@@ -137,7 +137,7 @@ async def bench(
         unknown_apis=UnknownApis.PASS if passes_unknown else UnknownApis.HIDE,
         **settings,
     )
-    proxy = ProxyServer(config, archive)
+    proxy = ProxyServer(config)
     opened = Bench(proxy, addresses)
     try:
         yield opened
