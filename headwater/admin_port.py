@@ -185,6 +185,7 @@ def open_admin_port(session: Session, logs: Logs, vitals: Vitals) -> Iterator[No
         fleet=vitals.work,
         rescan_s=lambda: session.live.archival().rescan_s,
         damaged=logs.hydrator.damaged,
+        unreached=(lambda: vitals.gateway.upstream_failing) if session.config.gateway.upstream else None,
     )
     metrics = Metrics(
         MetricSources(

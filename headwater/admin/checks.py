@@ -35,11 +35,13 @@ def agent_health(
     fleet: FleetWatch | None,
     rescan_s: Callable[[], float],
     damaged: Callable[[], Mapping[str, Collection[str]]] = dict,
+    unreached: Callable[[], Mapping[int | None, str]] | None = None,
 ) -> Health:
     """
     damaged   objects whose damage is known, by partition
     fleet     None where there are no log directories: then there is no such check
     rescan_s  how often they are listed, as it is set now
+    unreached  brokers that a proxy has not reached, by node id, and why; None: of all, there. None: it is none
     """
     ready: dict[str, Check] = {
         "gateway": lambda: "" if gateway_listens() else "it does not listen yet",
@@ -47,7 +49,17 @@ def agent_health(
     }
     if fleet is not None:
         ready["log_directories"] = lambda: fleet.unreadable(rescan_s())
-    return Health(live={"event_loop": heartbeat.check}, ready=ready, notices={"archive": lambda: _damage(damaged())})
+    notices: dict[str, Check] = {"archive": lambda: _damage(damaged())}
+    if unreached is not None:
+        ready["upstream"] = lambda: unreached().get(None, "")
+        notices["brokers"] = lambda: _unreached(unreached())
+    return Health(live={"event_loop": heartbeat.check}, ready=ready, notices=notices)
+
+
+def _unreached(reasons: Mapping[int | None, str]) -> str:
+    """It fails no check: clients of other brokers are served."""
+    found = [f"{node_id} ({reason})" for node_id, reason in dict(reasons).items() if node_id is not None]
+    return f"not reached: {', '.join(found)}" if found else ""
 
 
 def _damage(damaged: Mapping[str, Collection[str]]) -> str:

@@ -411,7 +411,11 @@ def _proxy(meter: GatewayMeter) -> Iterator[Metric]:
     for node_id, count in list(meter.upstream_failures.items()):
         failures.add_metric(("any" if node_id is None else str(node_id),), count)
     yield from (requests, passed_bytes, added, refusals, failures)
-    yield _gauge("headwater_proxy_unreachable_brokers", "Brokers to which the last connection was not had.", len(meter.upstream_failing))
+    yield _gauge(
+        "headwater_proxy_unreachable_brokers",
+        "Brokers to which the last connection was not had.",
+        len(meter.upstream_failing.keys() - {None}),
+    )
     yield CounterMetricFamily("headwater_proxy_archived_fetches", "Fetches with records of the archive.", meter.archived_fetches)
     yield CounterMetricFamily("headwater_proxy_archived_bytes", "Bytes of such records.", meter.archived_bytes)
     yield CounterMetricFamily("headwater_proxy_gaps", "Times that offsets were skipped which nobody has.", meter.gaps)

@@ -42,7 +42,7 @@ class GatewayMeter:
     refusals        partitions of which a client was told to ask again, by the error's name
     hidden          requests that clients were not offered
     upstream_failures  connections to brokers that were not had, by node id; None: to any
-    upstream_failing   brokers to which the last one was not, by node id, and why
+    upstream_failing   brokers to which the last one was not, by node id, and why; None: to none of all
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class GatewayMeter:
         self.archived_fetches = self.archived_bytes = self.gaps = self.hidden = 0
         self.refusals: Counter[str] = Counter()
         self.upstream_failures: Counter[int | None] = Counter()
-        self.upstream_failing: dict[int, str] = {}
+        self.upstream_failing: dict[int | None, str] = {}
 
     def passing(self, api_key: int) -> PassedApi:
         found = self.passed.get(api_key)
@@ -67,10 +67,10 @@ class GatewayMeter:
         """A broker was reached, or not."""
         if failure:
             self.upstream_failures[node_id] += 1
-        if node_id is not None and failure:
             self.upstream_failing[node_id] = failure
-        elif node_id is not None:
-            self.upstream_failing.pop(node_id, None)
+            return
+        for answering in (node_id, None):
+            self.upstream_failing.pop(answering, None)
 
     def answered(self, api_key: int, seconds: float) -> None:
         self.seconds[Api(api_key)].add(seconds)

@@ -45,6 +45,10 @@ _METADATA_REQUEST = flexible.i32(len(_METADATA_BODY)) + _METADATA_BODY
 log = structlog.get_logger()
 
 
+class NotReached(TransientError):
+    """No connection to a broker."""
+
+
 class ClusterNodes(NamedTuple):
     """nodes: id, host and port"""
 
@@ -147,7 +151,6 @@ class ProxyServer:
         upstream: _BrokerSocket | None = None
         try:
             upstream = await self._connect(node_id)
-            self._meter.reached(node_id)
             opened.is_served = True
             connection = ProxiedConnection(
                 opened,
@@ -161,7 +164,8 @@ class ProxyServer:
             )
             await connection.run()
         except (TransientError, UsageError, MalformedResponse) as error:
-            self._meter.reached(node_id, failure=str(error))
+            if not isinstance(error, NotReached):
+                self._meter.reached(node_id, failure=str(error))
             log.warning("upstream_failed", peer=opened.facts.peer, node_id=node_id, reason=str(error))
         finally:
             if upstream is not None:
@@ -170,7 +174,7 @@ class ProxyServer:
     async def _connect(self, node_id: int | None) -> "_BrokerSocket":
         """A connection to one broker, or to any. One that cannot be reached may have moved: the others are asked where it is.
 
-        Raises TransientError, and OtherCluster.
+        Raises NotReached, TransientError where nobody says where it is, and OtherCluster.
         """
         reasons = []
         tried: Sequence[Address] = []
@@ -179,14 +183,19 @@ class ProxyServer:
             for host, port in candidates if candidates != tried else ():
                 try:
                     async with asyncio.timeout(CONNECT_S):
-                        return await self._secured(self._not_ours(await connect(host, port)), host)
+                        found = await self._secured(self._not_ours(await connect(host, port)), host)
                 except (OSError, TimeoutError, PeerGone, BrokerTlsFailure) as error:
                     reasons.append(f"{host}:{port}: {error or 'no answer in time'}")
+                else:
+                    self._meter.reached(node_id)
+                    return found
             if node_id is None or is_last:
                 break
             tried = candidates
             await self._discover()
-        raise TransientError("; ".join(reasons) or f"nobody knows where broker {node_id} is")
+        failure = "; ".join(reasons) or f"nobody knows where broker {node_id} is"
+        self._meter.reached(node_id, failure=failure)
+        raise NotReached(failure)
 
     def _not_ours(self, sock: socket.socket) -> socket.socket:
         """Raises OSError for a connection to this proxy, which would connect to itself without end."""

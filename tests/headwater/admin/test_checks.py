@@ -10,6 +10,7 @@ from headwater.admin.checks import Heartbeat, agent_health
 from headwater.admin.fleet_watch import FleetWatch
 from headwater.admin.health import Health, report
 from headwater.admin.status_board import BoardSources, StatusBoard
+from headwater.gateway.gateway_meter import GatewayMeter
 from headwater_core.errors import TransientError
 from headwater_core.objectstore.store_meter import StoreMeter
 from headwater_core.segments.log_dirs import Listing
@@ -136,3 +137,29 @@ def test_damage_is_shown_and_fails_nothing() -> None:
     assert "[!]archive: 1 object damaged" in report("readyz", health.ready(), health.notices(), reasons=True)
     assert "archive" not in {each.name for each in health.ready()}
     assert not Stage().health.notices()
+
+
+def test_a_proxy_is_ready_while_a_broker_answers_and_names_those_that_do_not() -> None:
+    meter = GatewayMeter()
+    health = agent_health(
+        Heartbeat(ManualClock()),
+        gateway_listens=lambda: True,
+        store=StoreMeter(ManualClock()),
+        fleet=None,
+        rescan_s=lambda: 30,
+        unreached=lambda: meter.upstream_failing,
+    )
+
+    def told() -> tuple[str, str]:
+        [ready] = [result.reason for result in health.ready() if result.name == "upstream"]
+        [notice] = [result.reason for result in health.notices() if result.name == "brokers"] or [""]
+        return ready, notice
+
+    assert told() == ("", "")
+    meter.reached(None, failure="a:9092: refused")
+    meter.reached(3, failure="refused")
+    assert told() == ("a:9092: refused", "not reached: 3 (refused)")
+    meter.reached(1)
+    assert told() == ("", "not reached: 3 (refused)")
+    meter.reached(3)
+    assert told() == ("", "")
