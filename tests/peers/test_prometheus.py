@@ -140,7 +140,7 @@ def read(address: str, topic: str, offset: int) -> int:
 
 
 def panels_without_data(prometheus: Prometheus) -> list[str]:
-    """Expressions of the dashboard that find nothing after all this; not those that show only what is not 0, or a proxy's, which is none."""
+    """Expressions of the dashboard that find nothing after all this; not those of a proxy, or that show only what is not 0."""
     found = (each for each in panel_expressions() if not re.search(" > 0$", each) and "headwater_proxy_" not in each)
     return [each for each in found if not prometheus.query(each)]
 
