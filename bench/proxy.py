@@ -11,8 +11,8 @@ comes into one buffer: about three times as fast as librdkafka, which takes long
 own. One that has the kernel drop the bytes shows the broker's own speed: no client is as fast. A producer sends ready requests, five in
 flight and with acks=all: a batch of 1 MB as librdkafka's largest is, or of 16 KiB as Java's.
 
-Fetches of 1,000 partitions are compared by the broker's CPU. They ask for a session, which the proxy declines where the archive has
-partitions of the connection: without a session every request names all partitions, and every response.
+Fetches of 1,000 partitions are compared by the broker's CPU. They ask for a session, which the proxy declines: without one
+every request names all partitions, and every response.
 """
 
 import argparse

@@ -15,7 +15,7 @@ _AFTER = r"[0-9A-Za-z.:%?_ -]{1,200}"
 
 
 class ClientRow(msgspec.Struct, frozen=True, kw_only=True):
-    """As ClientFacts has them; "" is what a client has not said."""
+    """Has what ClientFacts does; "" is what a client has not said."""
 
     peer: str
     listener: str
@@ -33,7 +33,7 @@ class ClientPage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def client_page(clients: Collection[ClientFacts], *, after: str, limit: int) -> ClientPage:
-    """Those whose peers and listeners come behind `after`."""
+    """Return the clients whose peers and listeners come after `after`."""
     rows = sorted((msgspec.convert(facts, ClientRow, from_attributes=True) for facts in clients), key=_key)
     rows = [row for row in rows if _key(row) > after][: limit + 1]
     return ClientPage(clients=rows[:limit], next_after=_key(rows[limit - 1]) if len(rows) > limit else msgspec.UNSET)

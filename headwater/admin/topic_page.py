@@ -15,7 +15,7 @@ from manifests.pause_list import PauseList
 
 
 class TopicRules(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds for a topic, by whatever rule: what each means: ArchivalConfig, HydrationConfig, and GatewayConfig."""
+    """Settings that hold for a topic. ArchivalConfig, HydrationConfig and GatewayConfig say what each of them means."""
 
     archive: str
     layout: str

@@ -84,4 +84,5 @@ def test_nonsense_ends_its_own_connection_with_a_typed_error() -> None:
     with capture_logs() as logs:
         assert asyncio.run(run()) < GROWN_KIB_MAX
     events = {entry["event"] for entry in logs if entry["log_level"] in ("warning", "error", "critical")}
+    assert {"malformed_request", "upstream_failed"} <= events  # of both sides
     assert events <= TYPED | {"brokers_not_found"}, [entry for entry in logs if entry["event"] not in TYPED][:3]
